@@ -292,7 +292,7 @@ def _in_turns(result: CaseResult) -> list[float]:
     if result.confirmation is None:
         return []
     found: dict[str, list[float]] = {}
-    sides = (result.confirmation.launches, result.confirmation.references, result.confirmation.controls)
+    sides = (result.confirmation.launches, result.confirmation.baselines, result.confirmation.controls)
     for launches in zip(*sides, strict=True):
         here, *there = [
             {m.key: m.value for m in launch.measurements if m.is_judged and m.unit == "s" and m.value}

@@ -18,10 +18,10 @@ from scipy.special import ndtr
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.comparison import Comparison
 from pytest_distbench.judging.deciders import decide
-from pytest_distbench.judging.entry import are_enough, make_entry
+from pytest_distbench.judging.entry import are_enough, make_baseline
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, screen
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.thresholds import DRIFT, LOOKS, Circumstances
+from pytest_distbench.judging.thresholds import LOOKS, SHIFT, Circumstances
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.kinds import distribution, nearest_rank
 from pytest_distbench.records.launch import LaunchRecord
@@ -112,20 +112,20 @@ def as_needed(stored: Launches, tolerance: float) -> Launches:
 
 
 def distbench(
-    stored: Launches, new: Launches, *, drift: float = DRIFT, tolerance: float = TOLERANCE, needed: bool = False
+    stored: Launches, new: Launches, *, shift: float = SHIFT, tolerance: float = TOLERANCE, needed: bool = False
 ) -> Answer:
     """Ours, in the loop of the plugin: launches are added while the answer is open. An alarm is a change of 1.
 
     Args:
         stored: of the baseline, or that could be.
         new: of the run.
-        drift: the reserve for it, see :mod:`~pytest_distbench.judging.thresholds`.
+        shift: the reserve for it, see :mod:`~pytest_distbench.judging.thresholds`.
         tolerance: as a fraction.
         needed: the baseline is made of as many as it needs.
     """
     stored = as_needed(stored, tolerance) if needed else stored
     baseline = [launch.measurement for launch in stored]
-    rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
+    rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), shift=shift)
     measurements = [launch.measurement for launch in new]
     count = 1
     while (found := decide(Comparison(candidate=measurements[:count], baseline=baseline, under=rule))).is_open:
@@ -154,7 +154,7 @@ def whole(
     There are as many looks as launches for them.
     """
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=1)
-    entry = make_entry(CASE, _records(stored), {})
+    entry = make_baseline(CASE, _records(stored), {})
     records = _records(new)
     for count in range(1, SCREENING_LAUNCHES + 1):
         screening = screen(terms, CASE, records[:count], entry, comparisons=COMPARISONS)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.metric import SAID
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
 from pytest_distbench.store.files import read_run_record
@@ -59,7 +59,7 @@ def row(result: CaseResult) -> tuple[str, str, str]:
     """What was red, by how many times its bound, and in which words."""
     for launch in result.launches:
         for sample in launch.measurements:
-            told = sample.facts.get(TOLD)
+            told = sample.facts.get(SAID)
             if told is not None:
                 limit = next((bound.value for bound in sample.bounds), 0.0)
                 times = f"{sample.value / limit:.0e}" if sample.value is not None and limit else "-"

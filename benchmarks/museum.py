@@ -32,7 +32,7 @@ from pytest_distbench.elastic.measures.ledger import MOMENTS, PARAMETERS, RANDOM
 from pytest_distbench.elastic.records import Change
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.metric import SAID
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import layout
@@ -296,7 +296,7 @@ def words_of(record: LaunchRecord, row: str) -> str:
     """What the run says of a red row."""
     if record.outcome != "passed":
         return record.reason
-    return next((str(m.facts.get(TOLD, "")) for m in record.measurements if m.key == row), "")
+    return next((str(m.facts.get(SAID, "")) for m in record.measurements if m.key == row), "")
 
 
 def trouble_with(exhibit: Exhibit, red: Sequence[str]) -> str:

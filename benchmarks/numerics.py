@@ -149,7 +149,7 @@ def share_of_move(then: Training, now: Training) -> float:
     sides = [measured(one, STEPS_BEFORE)[WEIGHTS][0].tensors.get("all", {}) for one in (then, now)]
     if sides[0].keys() != sides[1].keys():
         return math.inf
-    return max(state.distance(sides[1][name]) / state.moved for name, state in sides[0].items() if state.moved)
+    return max(state.distance(sides[1][name]) / state.change for name, state in sides[0].items() if state.change)
 
 
 def judged_before(then: Training, now: Training) -> dict[str, str]:
@@ -195,7 +195,7 @@ def main() -> int:
         steps = golden_curve.steps_to_move(then["loss_curve"])
         for change, now in changes.items():
             curves = then["loss_curve"][:steps], now["loss_curve"][:steps]
-            departure = golden_curve.compare(*curves, rtol=None, rounding=0.0)
+            divergence = golden_curve.compare(*curves, rtol=None, rounding=0.0)
             before, today = judged_before(then, now), judged(then, now)
             for name, kinds in (("before", before), ("today", today)):
                 red[name][change in recipes.FAULTS] += is_red(kinds)
@@ -204,7 +204,7 @@ def main() -> int:
                 (
                     recipe,
                     change,
-                    f"{departure.largest:.0e}",
+                    f"{divergence.largest:.0e}",
                     f"{golden_curve.share_of_range(*curves):.1e}",
                     f"{share_of_move(then, now):.0e}",
                     *verdicts,

@@ -46,7 +46,7 @@ from pytest_distbench.judging import golden_curve
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
-from pytest_distbench.store.baselines import BaselineStore, read_file
+from pytest_distbench.store.baselines import Baselines, read_file
 from pytest_distbench.store.files import read_run_record
 
 CASES = (*planted.FAULTS, *planted.BEYOND, *planted.HARMLESS)
@@ -76,7 +76,7 @@ def share_baseline(folder: Path) -> BaselineEntry:
     """Store the healthy training's baseline under the key of every fault."""
     [path] = folder.glob("baselines/**/*.json")
     stored = read_file(path)
-    store = BaselineStore(folder / "baselines", stored.platform)
+    store = Baselines(folder / "baselines", stored.platform)
     for fault in CASES:
         store.write(stored.test, stored.key.replace(planted.HARMLESS[0], fault), stored.entry)
     return stored.entry

@@ -123,7 +123,7 @@ from measuring import launched
 from numpy.typing import NDArray
 
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES
-from pytest_distbench.judging.thresholds import DRIFT
+from pytest_distbench.judging.thresholds import SHIFT
 from pytest_distbench.launch.starters import LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
@@ -136,7 +136,7 @@ SLOWDOWNS = (1.05, 1.10, 1.20, 1.50, 2.00)
 COLUMNS = ("tag", "launch", "W", "op", "size", "block", "it", "t")
 LIVE_LAUNCHES, LIVE_SLOWED = 30, 12
 TOLERANCES = (0.1, 0.5, 1.0)
-RESERVES = (DRIFT, DRIFT / 2, 0.0)
+RESERVES = (SHIFT, SHIFT / 2, 0.0)
 STEPS = tuple(round(1 + i / 10, 1) for i in range(1, 21))
 """Slowdowns among which the smallest that is found :data:`POWER` of the times is looked for."""
 
@@ -299,7 +299,7 @@ def reserves(trials: Trials) -> list[str]:
     stretches = list(dict.fromkeys(trial.stretch for trial in trials.same))
     rows = []
     for drift in RESERVES:
-        rule = DecisionRule("distbench", functools.partial(distbench, drift=drift), RULES["distbench"].least)
+        rule = DecisionRule("distbench", functools.partial(distbench, shift=drift), RULES["distbench"].least)
         score = Answers.of(rule, trials).score(rule.least)
         alarms = (score.false_alarms, score.other_stretch, score.across)
         found = [_smallest_found(rule, [t for t in trials.same if t.stretch == stretch]) for stretch in stretches]

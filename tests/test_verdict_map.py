@@ -20,7 +20,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, is_found
 from pytest_distbench.report.formats import workflow_commands
 from pytest_distbench.run.confirm.rule import can_be_confirmed
-from pytest_distbench.store.accept import NotABaseline, propose_entry
+from pytest_distbench.store.accept import NotABaseline, propose_baseline
 
 
 class Row(NamedTuple):
@@ -130,7 +130,7 @@ def _advisory(found: Finding) -> str:
 def _store(found: Finding) -> str:
     written = [is_wanted(mode, [found], is_new=False) for mode in ("failed", "changed")]
     try:
-        propose_entry(result(found, reference=PAIRED), None, mode="changed", force=False)
+        propose_baseline(result(found, reference=PAIRED), None, mode="changed", force=False)
     except NotABaseline:
         written.append(True)
     else:

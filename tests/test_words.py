@@ -129,9 +129,14 @@ NAMES = {
     "Clocks": "the hosts have one each",
     "clocks": "the hosts have one each",
     "clock": "a function that returns the time",
-    "entry": "of a folder, or of torch's flight recorder",
     "entries": "of a folder, or of torch's flight recorder",
-    "unseen_collectives": "a field of stored records",
+    "entry": "key of a baseline file: `$.entry`",
+    "BaselineEntry": "what stands under that key",
+    "reference": "key of a run record: the other side of a case",
+    "beside": "key of a sample in a run record: text that a script printed with a value",
+    "BodyReference": "a reference to a function, as in Python",
+    "FlightEntry": "torch's word: an entry of its flight recorder",
+    "has_fast_side": "documented argument of MetricKind (docs/dev/extending.md)",
 }
 """Names with such a word in a sense of its own, each with its reason."""
 

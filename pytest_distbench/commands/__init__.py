@@ -1,4 +1,4 @@
-"""Commands of ``distbench``, and what they share: a row of their tables, a negative answer, a choice of entries."""
+"""Commands of ``distbench``, and what they share: a row of their tables, a negative answer, a choice of baselines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import IO, NamedTuple
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import BaselineFile, Baselines
 from pytest_distbench.store.entries import selection
 
 
@@ -21,8 +21,8 @@ class Subcommand(NamedTuple):
     """A command, or a group of commands.
 
     Attributes:
-        add_options: to its parser; of a group it adds the commands.
-        run: yields the lines to print; None: it is a group.
+        add_options: adds them to its parser; for a group it adds the commands.
+        run: yields the lines to print; None for a group.
     """
 
     help: str
@@ -40,7 +40,7 @@ def add_commands(parser: argparse.ArgumentParser, rows: Mapping[str, Subcommand]
 
 
 class NegativeError(Exception):
-    """The answer is no: unfit, regressed, refused. The command has said why, and ends with this exit code."""
+    """Negative answer: unfit, regressed, refused. The command has said why, and ends with this exit code."""
 
     def __init__(self, code: int = 1) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ def run_pytest(
     stdout: IO[bytes] | None = None,
     variables: Mapping[str, str] = os.environ,
 ) -> int:
-    """Run pytest, and return its exit code. By then its ranks have ended, also where a signal ends it.
+    """Run pytest, and return its exit code. By then its ranks have ended, also if a signal ends it.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C ended it. Its exit code would not tell: tests that cannot be imported have the same.
-        NegativeError: SIGTERM did.
+        KeyboardInterrupt: Ctrl-C ended it. Tests that cannot be imported have the same exit code.
+        NegativeError: SIGTERM ended it.
     """
     command = [sys.executable, "-P", *program, *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=stdout, env=variables)
@@ -85,21 +85,21 @@ def run_pytest(
 
 
 def take_pytest_options(parser: argparse.ArgumentParser, usage: str) -> None:
-    """Leave to pytest what the parser does not know."""
+    """Leave options that the parser does not know to pytest."""
     parser.usage = f"%(prog)s {usage}"
     parser.allow_abbrev = False
     parser.set_defaults(pytest_arguments=[])
 
 
-def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
-    told = f"baseline directory (default: {default or 'that of the run'})"
-    parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=told)
+def choose_baselines(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
+    text = f"baseline directory (default: {default or 'that of the run'})"
+    parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=text)
     parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
     choose_names(parser, "only baselines with this in their name or node id; several select those that match any")
 
 
-def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
-    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=told)
+def choose_names(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=text)
 
 
 def folder_of(options: argparse.Namespace) -> Path:
@@ -112,9 +112,9 @@ def folder_of(options: argparse.Namespace) -> Path:
 def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     folder = folder_of(options)
     choice = selection(options.parts)
-    platforms = BaselineStore(folder, "").platforms()
+    platforms = Baselines(folder, "").platforms()
     if options.platform and options.platform not in platforms:
         known = ", ".join(platforms) or "none"
         raise DistbenchError(f"no baselines of the platform {options.platform!r} in {folder}; there are {known}")
     for platform in [options.platform] if options.platform else platforms:
-        yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
+        yield from (file for file in Baselines(folder, platform).read_all() if choice(file.name))

@@ -1,4 +1,4 @@
-"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries."""
+"""``distbench baseline``: list, show, update, prune, move, diff and accept stored baselines."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench import git
-from pytest_distbench.commands import NegativeError, Subcommand, add_commands, choose_entries, folder_of, read_chosen
+from pytest_distbench.commands import NegativeError, Subcommand, add_commands, choose_baselines, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
-from pytest_distbench.records.case import BaselineEntry, EntryName
+from pytest_distbench.records.case import BaselineEntry, BaselineName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped, median
 from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.accept import (
-    EntryChange,
+    BaselineChange,
     FolderVersion,
     NotABaseline,
     RevisionVersion,
+    baseline_change,
     changes_between,
-    entry_change,
-    propose_entry,
+    propose_baseline,
     why_test_did_not_pass,
     worse_by,
 )
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.entries import has_test, moved_entries, selection
+from pytest_distbench.store.baselines import Baselines
+from pytest_distbench.store.entries import has_test, renamed_baselines, selection
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted, format_change, quantity
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shown", metavar="PART", nargs="*", default=[], help="as -k")
-    choose_entries(parser)
+    choose_baselines(parser)
 
 
 def _add_update(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gone", action="store_true", help="those whose test file or function no longer exists")
     parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="for --gone: pytest's root directory")
     parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
-    choose_entries(parser)
+    choose_baselines(parser)
 
 
 def _list(options: argparse.Namespace) -> list[str]:
@@ -143,22 +143,22 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
     folder = folder_of(options)
     for name in names:
         if options.delete:
-            BaselineStore(folder, name.platform).delete(name.test, name.key)
+            Baselines(folder, name.platform).delete(name.test, name.key)
         yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
-    told = counted(len(names), "baseline")
-    yield f"{told} deleted" if options.delete else f"{told} to delete{': --delete does it' if names else ''}"
+    number = counted(len(names), "baseline")
+    yield f"{number} deleted" if options.delete else f"{number} to delete{': --delete does it' if names else ''}"
 
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="'path::test' or 'path::test[id]'")
     parser.add_argument("new", metavar="NEW", help="its new name")
-    choose_entries(parser)
+    choose_baselines(parser)
 
 
 def _move(options: argparse.Namespace) -> Iterator[str]:
     folder = folder_of(options)
-    moves = list(moved_entries(read_chosen(options), options.old, options.new))
-    stores = {platform: BaselineStore(folder, platform) for platform in {old.platform for old, _ in moves}}
+    moves = list(renamed_baselines(read_chosen(options), options.old, options.new))
+    stores = {platform: Baselines(folder, platform) for platform in {old.platform for old, _ in moves}}
     if not moves:
         raise DistbenchError(f"no baseline of {options.old} in {folder}; 'distbench baseline list' lists them")
     for _, new in moves:
@@ -176,7 +176,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
         "against", metavar="REF|DIR", nargs="?", default="HEAD", help="a folder or a git revision (default: HEAD)"
     )
     parser.add_argument("--markdown", action="store_true", help="print a table for a pull request")
-    choose_entries(parser)
+    choose_baselines(parser)
 
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +184,7 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=UPDATES, default="changed", help="which cases (default: changed, with new)")
     parser.add_argument("--force", action="store_true", help=f"also metrics with fewer than {FEWEST_LAUNCHES} launches")
     parser.add_argument("--dry-run", action="store_true", help="show what would change and write nothing")
-    choose_entries(parser, default=None)
+    choose_baselines(parser, default=None)
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
 
 def _accept(options: argparse.Namespace) -> Iterator[str]:
     choice = selection(options.parts)
-    changes: list[EntryChange] = []
+    changes: list[BaselineChange] = []
     refused: list[str] = []
     seen = kept = 0
     record = read_run_record(options.run)
@@ -219,20 +219,20 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     did_not_pass = why_test_did_not_pass(record.results)
     for result in record.results:
         case = result.case
-        name = EntryName(platform=result.environment.platform, test=case.test, key=case.key)
+        name = BaselineName(platform=result.environment.platform, test=case.test, key=case.key)
         if not choice(name) or options.platform not in ("", name.platform):
             continue
         seen += 1
-        store = BaselineStore(folder, name.platform)
-        stored = store.entry(name.test, name.key)
+        store = Baselines(folder, name.platform)
+        stored = store.read(name.test, name.key)
         try:
-            entry = propose_entry(
+            entry = propose_baseline(
                 result, stored, mode=options.only, force=options.force, did_not_pass=did_not_pass.get(result.nodeid, "")
             )
         except NotABaseline as error:
             refused.append(f"refused  {name}: {error}")
             continue
-        change = entry_change(name, stored, entry) if entry is not None else None
+        change = baseline_change(name, stored, entry) if entry is not None else None
         if entry is None or change is None:
             kept += 1
             continue
@@ -256,8 +256,8 @@ MOST_ROWS = 100  # of metrics, and of other differences: GitHub cuts a comment a
 _HEADER = ("test", "metric", "old", "new", "change", "launches")
 
 
-def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """Lines for a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
+def change_lines(changes: Sequence[BaselineChange], *, unchanged: int) -> list[str]:
+    """Lines for a terminal. ``unchanged`` baselines, the same on both sides, are only counted."""
     rows = _rows(changes)
     lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
     lines += _left_out(rows, "metrics, less worse than these")
@@ -265,7 +265,7 @@ def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]
     return [*lines, _counts(changes, unchanged)]
 
 
-def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
+def change_markdown(changes: Sequence[BaselineChange], *, unchanged: int) -> list[str]:
     """Lines for a pull request: the counts, a table of metrics, then what else differs."""
     rows = _rows(changes)
     lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
@@ -277,19 +277,19 @@ def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[s
     ]
 
 
-def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
+def _rows(changes: Sequence[BaselineChange]) -> list[tuple[str, ...]]:
     found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
     rows = []
     for change, metric in sorted(found, key=lambda pair: -worse_by(pair[1])):
         is_exact = METRIC_KINDS[metric.better].is_exact
-        moved = "" if metric.ratio is None or is_exact else format_change(metric.ratio)
+        ratio = "" if metric.ratio is None or is_exact else format_change(metric.ratio)
         numbers = (quantity(value, metric.unit) for value in (metric.baseline, metric.current))
         launches = f"{metric.baseline_launches} -> {metric.launches}"
-        rows.append((str(change.name), metric.metric, *numbers, moved or "exact" * is_exact, launches))
+        rows.append((str(change.name), metric.metric, *numbers, ratio or "exact" * is_exact, launches))
     return rows
 
 
-def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+def _whole(changes: Sequence[BaselineChange]) -> list[tuple[str, str]]:
     found = []
     for entry in changes:
         if entry.kind != "changed":
@@ -299,7 +299,7 @@ def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]
 
 
-def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+def _notes(changes: Sequence[BaselineChange]) -> list[tuple[str, str]]:
     by_note = grouped((note, str(entry.name)) for entry in changes for note in entry.notes)
     found = [(names[0] if len(names) == 1 else f"{len(names)} cases", note) for note, names in by_note.items()]
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
@@ -309,7 +309,7 @@ def _left_out(found: Sequence[object], what: str) -> list[str]:
     return [f"{len(found) - MOST_ROWS} more {what}"] if len(found) > MOST_ROWS else []
 
 
-def _counts(changes: Sequence[EntryChange], unchanged: int) -> str:
+def _counts(changes: Sequence[BaselineChange], unchanged: int) -> str:
     kinds = Counter(entry.kind for entry in changes)
     return f"{kinds['changed']} changed, {kinds['new']} new, {kinds['removed']} removed, {unchanged} unchanged"
 
@@ -318,7 +318,7 @@ BASELINE_COMMANDS: Table[str, Subcommand] = Table(
     "baseline commands",
     {
         "list": Subcommand(
-            "list the baselines: platform, test, case, launches, metrics, bounds", choose_entries, _list
+            "list the baselines: platform, test, case, launches, metrics, bounds", choose_baselines, _list
         ),
         "show": Subcommand("show every metric of the selected baselines", _add_show, _show),
         "update": Subcommand(
@@ -332,7 +332,7 @@ BASELINE_COMMANDS: Table[str, Subcommand] = Table(
         "accept": Subcommand("record the numbers of a run record (a CI artifact) as baselines", _add_accept, _accept),
     },
 )
-"""By their names, behind ``distbench baseline``."""
+"""Commands by name, after ``distbench baseline``."""
 
 BASELINE = Subcommand(
     "list, compare and change stored baselines", lambda parser: add_commands(parser, BASELINE_COMMANDS)

@@ -25,7 +25,7 @@ COMMANDS: Table[str, Subcommand] = Table(
         "verdict": runs.VERDICT,
     },
 )
-"""By their names. A module that ``-p`` imports may add some."""
+"""Commands by name. A module that ``-p`` imports may add some."""
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
     0: done; 1: the answer is no (unfit, regressed, refused), or what :class:`NegativeError` says in its place; 2: an
-    error whose text is on stderr; 130: Ctrl-C. ``verdict`` has codes of its own for errors, as ``git bisect run`` takes
-    2 for a bad commit.
+    error whose text is on stderr; 130: Ctrl-C. ``verdict`` has other codes for errors, as ``git bisect run`` takes 2
+    for bad.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -11,7 +11,6 @@ from pytest_distbench.run.judge import PROGRAM, made_ready
 
 
 def _judge(options: argparse.Namespace) -> Iterator[str]:
-    """Prints nothing of its own, and ends as pytest ends."""
     yield from ()
     with made_ready(options.pytest_arguments) as (judged, arguments, variables):
         there = judged.in_base(judged.folder)

@@ -1,6 +1,6 @@
 """Commands about a run: what it measured, how it compares with another one, and what it says of a commit.
 
-``distbench compare`` and ``report`` read run records, without a store; ``verdict`` runs pytest, and has the exit code
+``distbench compare`` and ``report`` read run records, without baselines; ``verdict`` runs pytest, and has the exit code
 that ``git bisect run`` wants.
 """
 
@@ -81,12 +81,12 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for name, verdicts in comparison.verdicts.items():
         counts.update(v.kind for v in verdicts if v.is_judged)
-        moved = [v for v in verdicts if not v.row.is_quiet]
-        if moved:
+        changed = [v for v in verdicts if not v.row.is_quiet]
+        if changed:
             yield str(name)
-            header, texts, note = verdict_rows(moved)
+            header, texts, note = verdict_rows(changed)
             yield from [*layout(header, texts, left=2), *note]
-            reasons = Counter(v.reason for v in moved if v.reason)
+            reasons = Counter(v.reason for v in changed if v.reason)
             yield from (f"   {reason} ({counted(number, 'metric')})" for reason, number in reasons.items())
             yield ""
     yield from (f"failed in {options.new}: {name}" for name in comparison.failed)
@@ -108,7 +108,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _read_possible(path: Path) -> RunRecord:
-    """A run record, unless it holds what cannot have been measured, and would be judged."""
+    """Read a run record; refuse one with values that cannot have been measured, and would be judged."""
     record = read_run_record(path)
     for result in record.results:
         if why := impossible_value(result.launches):
@@ -126,7 +126,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         yield from _write_page(record, options)
         return
     if not options.table and options.format == "text" and options.output is None and options.prices is None:
-        yield from _tell(record)
+        yield from _summary(record)
         return
     chosen = FORMATS[options.format]
     takers = [name for name, kind in TABLES.items() if "prices" in kind.takes]
@@ -192,11 +192,11 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, DataTab
     tables, errors = tables_of(record)
     needs = TABLES[name].needs if name in TABLES else ""
     has = ", ".join(tables) or "none"
-    told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
-    raise DistbenchError("; ".join([told, *map(str, errors)]))
+    text = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
+    raise DistbenchError("; ".join([text, *map(str, errors)]))
 
 
-def _tell(record: RunRecord) -> Iterator[str]:
+def _summary(record: RunRecord) -> Iterator[str]:
     yield f"{format_moment(record.started)}, {about(record.duration_s)}, pytest-distbench {record.distbench}"
     lines = summary_lines(
         record.results,
@@ -249,12 +249,12 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
 
 
 def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
-    """The exit code, and why. Only what is known to be worse is bad, and only what would have been seen is good.
+    """The exit code, and why. Bad is only what is known to be worse, good only what was evaluated and is not.
 
     Args:
-        metric: its name, or with its point; empty: every one that is judged.
+        metric: its name, with or without its point; "" for every one that is judged.
     """
-    told = [
+    text = [
         (f"{result.nodeid}: {metric_text(verdict)} is {verdict.kind}: {verdict.code}", verdict.row)
         for result in run.results
         for verdict in result.verdicts
@@ -262,16 +262,16 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         and (not metric or metric in (verdict.metric, verdict.name))
         and (not is_exact or verdict.is_exact)
     ]
-    if worse := [text for text, row in told if row.is_answer and row.fails]:
+    if worse := [text for text, row in text if row.is_answer and row.fails]:
         return BAD, worse[0]
     if failed := [f"{r.nodeid}: {r.headline}" for r in run.results if r.launches[-1].outcome == "failed"]:
         return SKIP, failed[0]
     if run.failed_besides:
         return SKIP, "a test failed without measuring anything, or a module could not be collected"
-    if unknown := [text for text, row in told if not row.is_answer or row.is_told]:
+    if unknown := [text for text, row in text if not row.is_answer or row.is_reported]:
         return SKIP, unknown[0]
     wanted = metric or ("an exact metric" if is_exact else "a metric")
-    return (GOOD, "nothing is worse") if told else (SKIP, f"no verdict on {wanted}")
+    return (GOOD, "nothing is worse") if text else (SKIP, f"no verdict on {wanted}")
 
 
 COMPARE = Subcommand("judge one run record against another, as if it were the baseline", _add_compare, _compare)

@@ -1,8 +1,8 @@
-"""From the launches of a case and the bounds of its metrics to verdicts that no baseline can change. Pure, no I/O.
+"""Verdicts on the bounds of a case's metrics, which no baseline can change. Pure, no I/O.
 
-A metric that is beyond a bound is *beyond*, whatever its reference says. A noisy one is asked again first: the median
-over launches decides, of three at least where so many can be made. One that keeps to its bounds has the verdict that
-its reference gives it; without a baseline it is *within*.
+A metric that violates a bound fails with the code *bound*, whatever its baseline says. A noisy one is measured again
+first: the median over launches decides, of at least three if so many may be made. A metric that keeps to its bounds has
+the verdict of the comparison with its baseline; without a baseline it is *within-bound*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     LINK_PEAK,
-    TOLD,
+    SAID,
     AskedBound,
     Bound,
     Sample,
@@ -31,30 +31,30 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import GIGABYTE, convert, format_quantity, is_duration, is_rate, why_impossible
 
-FEWEST = 3  # of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them
+FEWEST = 3  # launches of a noisy metric that violated its bound: the median of fewer is no better than one of them
 
 _RATE_UNIT = "GB/s"
-_SHARE = "busbw_share"  # bus bandwidth over the peak of the link; known where that is
-_SIDES: dict[int, Side] = {1: "most", -1: "least"}  # by the sign of a kind: what is worse, is bounded
+_SHARE = "busbw_share"  # bus bandwidth over the peak of the link, if that is known
+_SIDES: dict[int, Side] = {1: "most", -1: "least"}  # by the sign of a kind: what is worse is bounded
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
 
-_MOST_EFFICIENT = 1.05  # of an efficiency in each launch: beyond that it is no noise
+_MOST_EFFICIENT = 1.05  # of an efficiency in each launch: more than that is no noise
 
 Measured = Mapping[str, Sequence[Sample]]  # metric key -> its measurement in each launch
 
 
-_Rate = tuple[float, str]  # a rate that is made of a time: in so many seconds it would be 1; and its unit
+_Rate = tuple[float, str]  # a rate computed from a time: the seconds at which it would be 1, and its unit
 
 
 def plausible(metric: Sample) -> list[Bound]:
-    """The bounds of what a derived number can be: no worker of many is faster than one alone that does as much."""
+    """Default bounds of a derived number: no worker of many is faster than one alone that does as much."""
     words = metric.name.lower().replace("_", " ").split()
     if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
         return []
-    doubt = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
-    return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, doubt=doubt)]
+    why = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
+    return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, suspicion=why)]
 
 
 _LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
@@ -65,16 +65,16 @@ _LEARNED = frozenset({
     "loss", "losses", "nll", "entropy", "error", "perplexity", "ppl", "accuracy", "acc", "precision", "recall", "auc",
     "bleu", "rouge", "wer", "score", "reward", "checksum", "digest", "hash", "norm", "weights", "f",
 })  # fmt: skip
-"""Of what a training computes, and of its state. Whatever else is exact, such as a count of parameters, is not."""
+"""Nouns of what a training computes, and of its state. A count of parameters, also exact, is not learned."""
 _QUALIFIERS = frozenset({"top", "k", "mean", "final", "last", "first", "best", "train", "val", "test", "eval"})
 _AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
 _WORD = re.compile(r"[a-z]+")
 
 
 def why_implausible(name: str, unit: str, better: Better) -> str:
-    """Why the direction is asked about, in a clause; empty where nothing speaks against it.
+    """Why the direction of a metric looks wrong, in a clause, or "".
 
-    Of the name its noun counts, the last word before ``_to_`` or ``_per_``.
+    The noun of the name counts, its last word before ``_to_`` or ``_per_``.
     """
     sign = METRIC_KINDS[better].sign
     if not sign:
@@ -97,7 +97,6 @@ def is_learned(name: str) -> bool:
 
 
 def _noun(name: str, qualifiers: Container[str] = ()) -> str:
-    """The last word before ``_to_`` or ``_per_`` that is no qualifier; empty where there is none."""
     words = [word for word in _WORD.findall(_AFTER_NOUN.sub("", name.lower())) if word not in qualifiers]
     return words[-1] if words else ""
 
@@ -107,27 +106,26 @@ def judge_bounds(
     launches: Sequence[LaunchRecord],
     asked: Sequence[AskedBound],
     *,
-    references: Sequence[LaunchRecord] = (),
+    baseline: Sequence[LaunchRecord] = (),
 ) -> list[Finding]:
-    """What the bounds make of the findings that the reference gave.
+    """Apply bounds to the findings of the comparison with a baseline.
 
-    Those of the test and of its baseline's file are asked for, those that came with the numbers are in the launches.
-    What references have bound more tightly counts too. One of a metric that is not there is passed over, see
-    :func:`check_measured`.
+    ``asked`` are the bounds of the test and of its baseline file; the launches hold those that came with the numbers.
+    Tighter bounds in ``baseline`` count too. Bounds of unknown metrics are skipped, see :func:`check_measured`.
     """
-    measured, theirs = by_metric(launches), by_metric(references)
+    measured, theirs = by_metric(launches), by_metric(baseline)
     bounds = {key: [*found[0].bounds, *_tighter(theirs.get(key, ()), found[0])] for key, found in measured.items()}
     for one in asked:
         for key, bound in _resolve(one, measured):
             bounds[key] = [b for b in bounds[key] if not (b.is_default and b.side == bound.side)]
             bounds[key].append(bound)
-    told = {f.metric for f in findings}
+    judged = {f.metric for f in findings}
     of_finding: dict[str, dict[str, list[Bound]]] = {}
     for key, found in bounds.items():
-        if found := [bound for bound in found if not bound.doubt]:
-            of_finding.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
+        if found := [bound for bound in found if not bound.suspicion]:
+            of_finding.setdefault(key if key in judged else measured[key][0].key_over_seeds, {})[key] = found
     made = [_judge(f, of_finding[f.metric], measured) if f.metric in of_finding else f for f in findings]
-    made = [_judge_doubts(f, bounds.get(f.metric, []), measured) for f in made]
+    made = [_judge_suspicions(f, bounds.get(f.metric, []), measured) for f in made]
     missed = {name: one for one in asked for name in _missed_goals(one[0], measured)}
     for i, finding in enumerate(made):
         if (goal := missed.get(finding.name)) is not None:
@@ -140,7 +138,7 @@ def judge_bounds(
 def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord], largest_message: int | None) -> None:
     """Refuse bounds of metrics that none of the launches measured: they would never fail.
 
-    Those of larger messages than sweeps were told to send pass.
+    Bounds of messages larger than ``largest_message`` bytes, which sweeps leave out, pass.
     """
     measured = by_metric(launches)
     for metric, _, where in asked:
@@ -157,7 +155,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 
 
 def carry_over(verdict: Finding, own: Finding | None) -> Finding:
-    """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
+    """Transfer the result of the own run's bounds to a verdict of another comparison of the same launches."""
     if own is not None and own.code == "bound":
         return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(verdict, own.bounds, is_open=verdict.is_open)
@@ -183,10 +181,10 @@ def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Me
     return _keep(finding, every, is_open=finding.is_open or is_undecided)
 
 
-def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
-    """The bounds of the reference that this run has loosened or left out; its sentence says so."""
+def _tighter(baseline: Sequence[Sample], current: Sample) -> list[Bound]:
+    """Bounds of the other side that this run has loosened or left out, with a sentence that says so."""
     found = []
-    for bound in (bound for m in references[:1] for bound in m.bounds if m.unit == current.unit):
+    for bound in (bound for m in baseline[:1] for bound in m.bounds if m.unit == current.unit):
         own = [b.value for b in current.bounds if b.side == bound.side and not b.is_default]
         if not bound.is_default and not any(bound.holds(value) for value in own):
             now = f"{_WORDS[bound.side]} {format_quantity(own[0], current.unit)}" if own else "none"
@@ -194,21 +192,20 @@ def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
     return found
 
 
-def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
-    """A number that nobody has set a bound to, and that cannot be: with noise alone not in each of some launches."""
+def _judge_suspicions(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
+    """Call a number invalid that violates a default bound in every launch, which noise alone cannot explain."""
     for bound in bounds:
         values = [m.value for m in measured[finding.metric] if m.value is not None]
-        if not bound.doubt or finding.is_failure or not values or any(map(bound.holds, values)):
+        if not bound.suspicion or finding.is_failure or not values or any(map(bound.holds, values)):
             continue
         if len(values) < FEWEST:
             return replace(finding, is_open=True)
         now = f"{format_quantity(min(values), finding.unit)} or more in each of {len(values)} launches"
-        return replace(finding, code="invalid-value", reason=f"{now}: {bound.doubt}", is_open=False)
+        return replace(finding, code="invalid-value", reason=f"{now}: {bound.suspicion}", is_open=False)
     return finding
 
 
 def _keep(verdict: Finding, bounds: Sequence[Bound], *, is_open: bool) -> Finding:
-    """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
     code = "within-bound" if verdict.kind == "new" else verdict.code
     reason = verdict.reason if code == verdict.code and METRIC_KINDS[verdict.better].is_judged else ""
     return replace(verdict, bounds=list(bounds), code=code, reason=reason, is_open=is_open)
@@ -223,12 +220,11 @@ def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdi
     )
     limit = f"{_WORDS[bound.side]} {format_quantity(bound.value, unit)}"
     rate = f", that is {bound.rate}" if bound.rate else ""
-    told = f": {measurement.facts[TOLD]}" if TOLD in measurement.facts else ""
-    return f"{now}{which}, bound: {limit}{rate} ({bound.where}){told}"
+    explanation = f": {measurement.facts[SAID]}" if SAID in measurement.facts else ""
+    return f"{now}{which}, bound: {limit}{rate} ({bound.where}){explanation}"
 
 
 def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
-    """The bounds that one of a marker or a file is, by the key of the metric."""
     found = []
     metric, written, where = asked
     name = f"the bound of {metric!r} ({where})"
@@ -248,19 +244,16 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
             if rate:  # a rate of at least so much is a time of at most so much
                 if not value > 0:
                     raise ConfigurationError(f"{name}: a rate is above 0, found {written!r}")
-                told = f"{metric_name(metric)} {_SIGNS[side]} {format_quantity(value, rate[1])}"
+                text = f"{metric_name(metric)} {_SIGNS[side]} {format_quantity(value, rate[1])}"
                 time_side: Side = "most" if side == "least" else "least"
-                found.append((key, Bound(side=time_side, value=rate[0] / value, where=where, rate=told)))
+                found.append((key, Bound(side=time_side, value=rate[0] / value, where=where, rate=text)))
             else:
                 found.append((key, Bound(side=side, value=value, where=where)))
     return found
 
 
 def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
-    """Keys of what a bound's metric names; beside them the rate, where it names one.
-
-    Metrics go before the rates of a sweep.
-    """
+    """Keys of the metrics that a bound names, with a rate if it names one. Metrics come before the rates of a sweep."""
     named = [(key, None) for key, found in measured.items() if metric in (key, found[0].name)]
     return [*named] or [
         (key, rate)
@@ -271,7 +264,7 @@ def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
 
 
 def _missed_goals(metric: str, measured: Measured) -> set[str]:
-    """The steps to a goal that was missed, where a bound is of the time to it: a miss is noted with the steps alone."""
+    """Steps to a missed goal, if a bound is on the time to it: a miss is recorded with the steps alone."""
     return {
         found[0].name
         for found in measured.values()

@@ -1,10 +1,10 @@
-"""Compare the launches of a case with a baseline, stored or launched beside them: one finding per metric. Pure, no I/O.
+"""Compare the launches of a case with a baseline, stored or interleaved: one finding per metric. Pure, no I/O.
 
-How one metric is decided is in ``comparison``; what is decided of several together, the sizes of a sweep, the seeds of
-a training, fingerprints, and what is measured no more, is put together here.
+``comparison`` decides about one metric. Here decisions about several metrics together are added: sizes of a sweep,
+seeds of a training, fingerprints, and metrics that are missing.
 
-A slowdown that was measured on GPUs that were held back is *inconclusive*. Power caps hold back most trainings on most
-GPUs, so what counts is what was worse than at the baseline; and one launch of several does not count.
+A slowdown measured on throttled GPUs is *inconclusive*. Power caps throttle most trainings on most GPUs, so only what
+is worse than at the baseline counts; and one launch of several does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import get_args
 from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import Comparison, as_info
 from pytest_distbench.judging.deciders import NO_BASELINE, Absence, decide, precondition
-from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
+from pytest_distbench.judging.entry import few_launches, make_baseline, norm_of
 from pytest_distbench.judging.fingerprint_rule import fingerprints_of, judge_fingerprints
 from pytest_distbench.judging.screening import (
     Neighbours,
@@ -27,7 +27,7 @@ from pytest_distbench.judging.screening import (
     as_one,
     error_share,
     find_runs,
-    is_clock,
+    is_timing,
     stored_together,
 )
 from pytest_distbench.judging.terms import (
@@ -53,8 +53,8 @@ from pytest_distbench.judging.training_rule import (
     loss_share,
 )
 from pytest_distbench.judging.weights_rule import changes
-from pytest_distbench.records.case import BaselineEntry, Case, EntryName
-from pytest_distbench.records.environment import GpuWitness, computes_in_float32
+from pytest_distbench.records.case import BaselineEntry, BaselineName, Case
+from pytest_distbench.records.environment import GpuReport, computes_in_float32
 from pytest_distbench.records.iteration import TRAINING_STEP, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -62,22 +62,22 @@ from pytest_distbench.records.metric import FINGERPRINT, PEAK_MEMORY, WEIGHTS, S
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
-Metrics = Mapping[str, Sequence[Sample]]  # metric key -> what it is in each launch
+Metrics = Mapping[str, Sequence[Sample]]  # metric key -> its sample in each launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Launches that ran beside those of this run, in pairs.
+class Pairs:
+    """Launches that alternated with those of this run, in pairs.
 
     Attributes:
-        looks: numbers of pairs after which is judged, ascending.
-        tolerance_of: the change that is accepted of a metric, as a fraction.
-        controls: the same once more, in triples: then fast sides are compared, with the mean of both.
-        ab: of triples, how sentences on their clocks begin.
-        is_judge: whether the other side says what is judged: another definition is no way out then.
+        looks: numbers of pairs at which a decision is made, ascending.
+        tolerance_of: accepted change of a metric, as a fraction.
+        controls: the other side once more, in triples: then lower quantiles are compared, with the mean of both.
+        ab: beginning of the sentences on timings of triples.
+        is_judge: whether the other side defines what is judged: another definition is no way out then.
     """
 
-    references: Sequence[LaunchRecord]
+    baseline: Sequence[LaunchRecord]
     looks: tuple[int, ...]
     tolerance_of: Callable[[Sample], float]
     spending: int = 2
@@ -92,19 +92,19 @@ def compare(
     launches: Sequence[LaunchRecord],
     baseline: BaselineEntry | None = None,
     *,
-    beside: Beside | None = None,
+    paired: Pairs | None = None,
     comparisons: int,
     absent: Absence = NO_BASELINE,
     screening: Screening | None = None,
 ) -> list[Finding]:
-    """Compare launches with a baseline, or with those that ran beside them."""
+    """Compare launches with a baseline, or with interleaved launches of another revision."""
     terms = terms.of(launches)
-    entry = make_entry(case, beside.references, beside.references[0].software) if beside is not None else baseline
+    entry = make_baseline(case, paired.baseline, paired.baseline[0].software) if paired is not None else baseline
     stale = staleness(entry, case) if entry is not None else None
     absent = stale or absent
     stored = entry.metrics if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
-    most = beside.looks[-1] if beside is not None else terms.max_launches
+    most = paired.looks[-1] if paired is not None else terms.max_launches
     found = by_metric(launches)
     both = [key for key in found if key in stored and terms.wants(metric_name(key))]
     lost = {key: why for key in both if (why := lost_part(stored[key], found[key]))}
@@ -122,26 +122,26 @@ def compare(
         stored,
         same_software=under.same_software,
         launches=launches,
-        can_repeat=can_repeat([*(beside.references if beside is not None else ()), *launches]),
-        asks=beside is None and len(launches) == 1 < most,
+        can_repeat=can_repeat([*(paired.baseline if paired is not None else ()), *launches]),
+        asks=paired is None and len(launches) == 1 < most,
         entry=entry,
         absent=absent,
         lost=lost,
-        is_judge=beside is not None and beside.is_judge,
+        is_judge=paired is not None and paired.is_judge,
     )
-    if beside is None:
+    if paired is None:
         sides, tolerances, under = _with_stored(terms, launches, entry, stored, wanted, under)
     else:
-        sides, tolerances, under = _with_pairs(terms, launches, beside, wanted, under)
-    again = in_pairs(beside.controls, launches, wanted, terms) if beside is not None and beside.controls else {}
+        sides, tolerances, under = _with_pairs(terms, launches, paired, wanted, under)
+    again = in_pairs(paired.controls, launches, wanted, terms) if paired is not None and paired.controls else {}
     runs = find_runs(now[0] for then, now in sides.values() if then)
-    noise = typical_noise(stored) if beside is None else {}
+    noise = typical_noise(stored) if paired is None else {}
     compared = {
         key: Comparison(
             baseline=then,
             candidate=now,
             control=again.get(key, ((), ()))[0] if then else (),
-            ab=beside.ab if beside is not None else "",
+            ab=paired.ab if paired is not None else "",
             under=dataclasses.replace(
                 under,
                 tolerance=tolerances[key],
@@ -150,17 +150,17 @@ def compare(
             ),
             absent=absent,
             lost=lost.get(key, ""),
-            is_judged_by_other=beside is not None and beside.is_judge,
+            is_judged_by_other=paired is not None and paired.is_judge,
             screening=screening,
         )
         for key, (then, now) in sides.items()
         if not METRIC_KINDS[now[0].better].is_of_training
     }
-    timings = [c for c in compared.values() if beside is None and is_clock(c.metric, c.metric.unit) and c.baseline]
+    timings = [c for c in compared.values() if paired is None and is_timing(c.metric, c.metric.unit) and c.baseline]
     if len(timings) > 2 and sum(c.change < -math.log(TOO_GOOD) for c in timings) > len(timings) / 2:
         compared = {key: dataclasses.replace(c, is_faster_machine=True) for key, c in compared.items()}
     runs = [run for run in runs if not any(precondition(compared[key]) for key in run.keys)]
-    neighbours = _decide_runs(runs, compared, launches, beside, stored, under)
+    neighbours = _decide_runs(runs, compared, launches, paired, stored, under)
     findings += [
         decide(dataclasses.replace(c, neighbours=[of_run for of_run in neighbours if key in of_run[0].keys]))
         for key, c in compared.items()
@@ -174,13 +174,13 @@ def compare(
                 prints,
                 launches=len(launches),
                 lines=launches[-1].lines,
-                drift=changed,
+                software=changed,
                 absent=None if absent is NO_BASELINE else absent,
                 is_wanted=terms.wants(FINGERPRINT),
                 is_last=len(launches) >= most or case.conditions.backend == "fake",
             )
         )
-    findings += _unseen(terms, launches, stored, found, is_paired=beside is not None)
+    findings += _missing(terms, launches, stored, found, is_paired=paired is not None)
     return [_of_busy_host(finding) if finding.name in terms.not_evaluated else finding for finding in findings]
 
 
@@ -188,7 +188,7 @@ def _of_busy_host(finding: Finding) -> Finding:
     return replace(finding, code="host-busy", reason="not evaluated: another run measured on this host")
 
 
-Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> what the other side has of it, and this
+Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> samples of both sides
 
 
 def _with_stored(
@@ -210,38 +210,37 @@ def _with_stored(
 
 
 def _with_pairs(
-    terms: Terms, launches: Sequence[LaunchRecord], beside: Beside, wanted: Metrics, under: Circumstances
+    terms: Terms, launches: Sequence[LaunchRecord], paired: Pairs, wanted: Metrics, under: Circumstances
 ) -> tuple[Sides, dict[str, float], Circumstances]:
-    sides = in_pairs(beside.references, launches, wanted, terms)
+    sides = in_pairs(paired.baseline, launches, wanted, terms)
     tolerances = {}
     for key, (then, (now, *_)) in sides.items():
         own = METRIC_KINDS[now.better].tolerance
         if METRIC_KINDS[now.better].is_memory:
             named = terms.own_tolerance_of(now.name, ())
             own = tolerance_of_memory(then) if named is None else named
-        tolerances[key] = beside.tolerance_of(now) if own is None else own
+        tolerances[key] = paired.tolerance_of(now) if own is None else own
     noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
     under = dataclasses.replace(
         under,
         comparisons=under.comparisons * max(1, len(noisy)),
         whole_comparisons=under.comparisons * max(1, sum(whole(m) is not None for m in noisy)),
-        looks=beside.looks,
-        spending=beside.spending,
+        looks=paired.looks,
+        spending=paired.spending,
     )
     return sides, tolerances, under
 
 
-def _unseen(
+def _missing(
     terms: Terms, launches: Sequence[LaunchRecord], stored: Metrics, found: Metrics, *, is_paired: bool
 ) -> list[Finding]:
-    """What the other side has and this run did not measure."""
-    unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
-    reasons = left_out(unseen, found, terms)
+    missing = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
+    reasons = left_out(missing, found, terms)
     lacks = "the baseline has it, and this run did not measure it"
     lacks = "the other revision records it, the candidate does not" if is_paired else lacks
     return [
         missing_finding(key, stored[key], lacks, found=found, launches=launches, left_out=reasons.get(key, ""))
-        for key in unseen
+        for key in missing
     ]
 
 
@@ -249,44 +248,46 @@ def _decide_runs(
     runs: Sequence[Neighbours],
     compared: Mapping[str, Comparison],
     launches: Sequence[LaunchRecord],
-    beside: Beside | None,
+    paired: Pairs | None,
     stored: Metrics,
     under: Circumstances,
 ) -> list[tuple[Neighbours, Finding, Sequence[Comparison]]]:
-    """What is found of runs of neighbours, each as one number; the shortest first."""
+    """Decide about runs of neighbouring sizes, each as one number; the shortest first."""
     found: dict[Neighbours, list[list[Sample]]] = {}
     for run in runs:
-        if beside is None:
+        if paired is None:
             now = [m for launch in launches if (m := as_one(launch, run)) is not None]
             found[run] = [stored_together([stored[key] for key in run.keys]), now, []]
         else:
-            sides = [side for side in (beside.references, launches, beside.controls) if side]
+            sides = [side for side in (paired.baseline, launches, paired.controls) if side]
             rows = [[as_one(launch, run) for launch in row] for row in zip(*sides, strict=True)]
             full = [[m for m in row if m is not None] for row in rows if None not in row]
             found[run] = [[row[i] for row in full] for i in range(len(sides))] + [[]] * (3 - len(sides))
-    noise = typical_noise({run.key: then for run, (then, *_) in found.items() if then}) if beside is None else {}
+    noise = typical_noise({run.key: then for run, (then, *_) in found.items() if then}) if paired is None else {}
     decided: list[tuple[Neighbours, Finding, Sequence[Comparison]]] = []
     for run, (then, now, again) in found.items():
         sizes = [compared[key] for key in run.keys]
         accepted = [one.under.tolerance for one in sizes]
         of_run = dataclasses.replace(
             under,
-            tolerance=max(accepted) if beside is None else min(accepted),
+            tolerance=max(accepted) if paired is None else min(accepted),
             noise_floor=noise.get(metric_name(run.key), 0.0),
             share=run.share,
         )
         if then and now:
-            ab = beside.ab if beside is not None else ""
+            ab = paired.ab if paired is not None else ""
             made = Comparison(baseline=then, candidate=now, control=again, ab=ab, under=of_run)
             decided.append((run, decide(made), sizes))
     return decided
 
 
 def in_pairs(
-    references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics, terms: Terms
+    baseline: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics, terms: Terms
 ) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
-    """Metric key -> what both sides of each pair measured, without a value where one did not; and nothing of the
-    references where none did. Pairs that were started for other metrics are left out."""
+    """Metric key -> samples of both sides, one per pair, without a value where one side lacks it.
+
+    If no launch of the other side has the metric, that side is empty. Pairs made for other metrics are left out.
+    """
     found: dict[str, tuple[Sequence[Sample], Sequence[Sample]]] = {}
     for key, [first, *_] in wanted.items():
         lacking = replace(first, value=None)
@@ -297,10 +298,10 @@ def in_pairs(
                 for launch, is_wanted in zip(side, wants, strict=True)
                 if is_wanted
             ]
-            for side in (references, launches)
+            for side in (baseline, launches)
         ]
         there, here = sides
-        if not terms.wants(first.name):  # what the candidate alone calls info is judged as the reference has it
+        if not terms.wants(first.name):  # what the candidate alone calls info is judged as the other side has it
             there, here = ([as_info(m) for m in side] for side in sides)
         if here:
             found[key] = [] if all(m is lacking for m in there) else there, here
@@ -321,7 +322,7 @@ def judge_trainings(
     lost: Mapping[str, str] | None = None,
     is_judge: bool = False,
 ) -> list[Finding]:
-    """One finding per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
+    """Make one finding per convergence metric, over its seeds; curves first, as they show changed arithmetic."""
     families: dict[tuple[bool, str, str], dict[str, Sequence[Sample]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
@@ -366,26 +367,25 @@ def judge_trainings(
 
 
 def _ends_in_the_same_weights(found: Metrics, stored: Metrics) -> bool:
-    """Whether the weights that all launches end in are known, and equal the baseline's in every digit."""
     now = [m for metric in found.values() for m in metric if m.name == WEIGHTS]
     then = [metric[0] for metric in stored.values() if metric[0].name == WEIGHTS]
-    have_moved = any(s.moved for m in then for named in m.tensors.values() for s in named.values())
+    have_changed = any(s.change for m in then for named in m.tensors.values() for s in named.values())
     return (
         bool(now)
-        and have_moved
+        and have_changed
         and all(a.identity == b.identity and not changes(a.tensors, b.tensors) for a in then for b in now)
     )
 
 
 def updates_of(launch: LaunchRecord) -> int:
-    """Steps of the optimizer of a script; 0: nobody counted them."""
+    """Steps of a script's optimizer, or 0 if nobody counted them."""
     step = launch.fingerprints.get(TRAINING_STEP)
     course = of_rank(step.course, 0) if step is not None else None
     return course.steps if course is not None and course.is_whole else 0
 
 
 def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
-    """Whether a training's digits can be the same each time: on CUDA only where deterministic algorithms are on."""
+    """Whether a training can repeat its digits: on CUDA only with deterministic algorithms."""
     return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
 
 
@@ -397,10 +397,10 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
 
 
 def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
-    """How many times as long other processes made the median launch take, over what they did at the baseline.
+    """Factor by which other processes prolonged the median launch, over that at the baseline, or None if unknown.
 
-    Where they wanted no more than then, it was not they: helpers that the code starts wait, too, and so does a
-    container that has a share of the CPUs.
+    If they wanted no more cores than then, they are not the cause: helpers that the code starts wait, too, and so does
+    a container with a share of the CPUs.
     """
     now = [launch.crowding for launch in launches if launch.crowding is not None]
     if entry is None or entry.crowding is None or entry.foreign_wanted is None or not now:
@@ -410,22 +410,22 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
 
 
 ORDINARY = {"power cap": 0.25}
-"""What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
-only where the clock is lower."""
-SHARE = 0.1  # all else counts from so much more of the time on
-SLOWER_CLOCK = 0.98  # a median clock below this part of the baseline's is lower
+"""Reasons for lower clocks of a GPU that are ordinary: they count only if active for this share of the time more than
+at the baseline, and if the clock is lower."""
+SHARE = 0.1  # of the time more than at the baseline, from which any other reason counts
+SLOWER_MHZ = 0.98  # a median GPU clock below this fraction of the baseline's is lower
 _ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
 
 
-def disturbance(then: GpuWitness | None, launches: Sequence[LaunchRecord]) -> str:
-    """Why a slowdown may be the gpu's, in a clause; empty: nothing speaks for that."""
+def disturbance(then: GpuReport | None, launches: Sequence[LaunchRecord]) -> str:
+    """Why the GPU may explain a slowdown, in a clause, or ""."""
     now = norm_of(launches)
     if now is None:
         return ""
     if then is not None and now.by_mps and not then.by_mps:
         return "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"
-    then = then or GpuWitness()
-    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
+    then = then or GpuReport()
+    watched = [launch.gpu_reports for launch in launches if launch.gpu_reports]
     shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
     if shared and 2 * len(shared) >= len(watched):
         return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
@@ -438,14 +438,14 @@ def disturbance(then: GpuWitness | None, launches: Sequence[LaunchRecord]) -> st
         before_share = then.held.get(name, 0.0)
         if share <= before_share + ORDINARY.get(name, SHARE):
             continue
-        is_slower, clocks = True, ""
+        is_slower, frequencies = True, ""
         if now.sm_mhz is not None and then.sm_mhz is not None:
-            is_slower = now.sm_mhz < SLOWER_CLOCK * then.sm_mhz
-            clocks = f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
+            is_slower = now.sm_mhz < SLOWER_MHZ * then.sm_mhz
+            frequencies = f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
         if name in ORDINARY and not is_slower:
             continue
         gpu = max((gpu for gpus in watched for gpu in gpus), key=lambda gpu: gpu.held.get(name, 0.0))
-        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{clocks}"
+        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{frequencies}"
     return ""
 
 
@@ -455,35 +455,33 @@ def _is_lower(now: float | None, then: float | None, alike: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Verdicts per case both runs have, and the names of the others.
+    """Verdicts on the cases that both runs have, and the names of the others.
 
     Attributes:
-        verdicts: of the newer run's launches against the older one's.
-        few: cases of the older run with too few launches to know their noise.
+        verdicts: on the newer run's launches, compared with the older one's.
+        few: cases of the older run with too few launches to estimate their noise.
     """
 
-    verdicts: dict[EntryName, list[Finding]] = field(default_factory=dict)
-    failed: list[EntryName] = field(default_factory=list)
-    lost: list[EntryName] = field(default_factory=list)
-    added: list[EntryName] = field(default_factory=list)
+    verdicts: dict[BaselineName, list[Finding]] = field(default_factory=dict)
+    failed: list[BaselineName] = field(default_factory=list)
+    lost: list[BaselineName] = field(default_factory=list)
+    added: list[BaselineName] = field(default_factory=list)
     few: int = 0
 
 
 def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
     before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
     after = _cases(new)
-    entries = {
-        name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
-    }
+    baselines = {name: make_baseline(r.case, r.launches, r.environment.software) for name, r in before.items()}
     found = RunComparison(
         lost=sorted(before.keys() - after.keys()),
         added=sorted(after.keys() - before.keys()),
-        few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
+        few=sum(bool(few_launches(entry.metrics)) for entry in baselines.values()),
     )
     found.failed.extend(name for name in found.added if not _has_passed(after[name]))
     found.added[:] = [name for name in found.added if name not in found.failed]
     both = [name for name in after if name in before]
-    comparisons = sum(m.is_noisy for name in both for m, *_ in entries[name].metrics.values())
+    comparisons = sum(m.is_noisy for name in both for m, *_ in baselines[name].metrics.values())
     for name in both:
         result = after[name]
         if not _has_passed(result):
@@ -491,15 +489,15 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
             continue
         # As if the newer run had been asked for exactly the launches it has: no answer stays open.
         terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
-        made = compare(terms, result.case, result.launches, entries[name], comparisons=max(1, comparisons))
+        made = compare(terms, result.case, result.launches, baselines[name], comparisons=max(1, comparisons))
         own = {v.metric: v for v in result.verdicts}
         found.verdicts[name] = [carry_over(finding, own.get(finding.metric)) for finding in made]
     return found
 
 
-def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
+def _cases(record: RunRecord) -> dict[BaselineName, CaseResult]:
     return {
-        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
+        BaselineName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
         for r in record.results
         if r.reference.kind == "stored" and r.launches
     }

@@ -1,31 +1,31 @@
 """One metric of both sides, stored or in pairs, and its deciders. Pure.
 
-What differs between stored launches and pairs, their differences and thresholds, is in ``thresholds``.
+``thresholds`` has the differences and thresholds of stored launches and of pairs.
 
-Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
-noisy. A regression seen while other processes kept the machine much busier than when the baseline was taken is
-*inconclusive*, unless it is more than they can explain: the clock cannot tell the two apart.
+Numbers that do not depend on time (``exact``) are compared exactly while the software is the same. All others are
+noisy. A regression that was measured while other processes kept the machine much busier than at the baseline is
+*inconclusive*, unless it is larger than they can explain: a timing cannot distinguish the two.
 
-Peak memory is no clock: no load of the machine changes it, and a launch of the same code needs what the last one
+Peak memory is no timing: no load of the machine changes it, and a launch of the same code needs what the last one
 needed, but for what allocators round and caches keep. With the tolerance, or :data:`LEAST_BYTES`, whichever is more
-(unless the test sets one, the tolerance is four standard deviations of the stored launches, 5 % at least; 20 % where
+(unless the test sets one, the tolerance is four standard deviations of the stored launches, 5 % at least; 20 % if
 there are fewer than five):
 
-- *regressed*: every launch, three at least where there may be so many, is above the largest stored one by more;
-- *improved*: every one is below the smallest stored one by more;
-- else *unchanged*; *inconclusive* where more than half of the launches are above, and not all.
+- *regressed*: every launch, at least three if so many may be made, is above the largest stored one by more;
+- *improved*: every launch is below the smallest stored one by more;
+- else *unchanged*; *inconclusive* if more than half of the launches are above, and not all.
 
-A rank that needs less than another counts too: the second hungriest is held against the second hungriest, and so on.
-Ranks may change places between launches, so none is held against its own number.
+A rank that needs less than another counts too: the second largest is compared with the second largest, and so on. Ranks
+may swap between launches, so none is compared with its own number.
 
-Noisy values that are zero or negative have no logarithm: 4 GiB are not so many per cent more than 0 B. That they are
-more is still beyond doubt where
+Noisy values that are zero or negative have no logarithm: 4 GiB are no percentage more than 0 B. They are certainly more
+if
 
-1. every new value is worse than every old one, beyond the tolerance where that says something, and
+1. every new value is worse than every old one, by more than the tolerance if a tolerance applies, and
 2. the means differ by more than the noise allows, in the metric's own unit.
 
 Then the metric *regressed*; the other way round it *improved*. All else is *inconclusive*, so that nothing becomes
-green because it was zero once. A clock that reads 0 has timed nothing: that is no answer, and no baseline.
+green because it was zero once. A timer that reads 0 has timed nothing: that is no answer, and no baseline.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from pytest_distbench.judging.terms import (
     why_nothing_was_timed,
 )
 from pytest_distbench.judging.thresholds import (
-    BEYOND_DOUBT,
     CAUTION,
     CONFIDENCE,
     CONFIRMING_PAIRS,
+    LEAST_BY_STORED,
     LEAST_OF_ALL,
     LOAD_ERRORS,
     LOAD_SHARE,
@@ -88,16 +88,16 @@ if TYPE_CHECKING:
     from pytest_distbench.judging.screening import Neighbours, Screening
 
 LEAST_BYTES = 16 * 2**20
-"""A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
+"""Smallest change that counts, whatever share it is: what a library loads or an allocator keeps for the next time."""
 
 AGREEING_LAUNCHES = 3
 
 MORE_LAUNCHES = "more launches are needed"
-MARKEDLY = 1.5  # an iteration that takes so many times as long is slow
+MARKEDLY = 1.5  # an iteration that takes this many times as long is slow
 MORE_MEMORY = "more memory, and other software versions"
 
 Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
-"""A statistic, and what it is of: a value of each launch of this run, and of the other side."""
+"""A statistic, and its value in each launch of this run and of the other side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +105,13 @@ class Comparison(Compared):
     """One metric of both sides.
 
     Attributes:
-        candidate: in each launch of this run; one that a launch lacks has no value.
-        baseline: in each stored launch, or in the other one of each pair; empty: there is none.
-        control: in the third one of each triple: the other side once more, which then counts with the mean of both.
-        statistic: of pairs, where that is not of their values or fast sides.
-        ab: of triples, how their sentences begin: ``interleaved A/B with 3f2a91c0d4``.
-        neighbours: the runs of sizes that it belongs to, the shortest first, what each is as one number, and its sizes.
-        screening: of launches that can be followed by interleaved ones; None: they cannot.
+        candidate: samples of this run's launches; a launch that lacks the metric has a sample without value.
+        baseline: samples of the stored launches, or of the other launch of each pair; empty without a baseline.
+        control: samples of the third launch of each triple: the other side once more, which then counts with the mean.
+        statistic: of pairs, if not that of their values or lower quantiles.
+        ab: beginning of the sentences of triples: ``interleaved A/B with 3f2a91c0d4``.
+        neighbours: runs of sizes that it belongs to, the shortest first, with their finding and their sizes.
+        screening: of launches that interleaved ones can follow, or None.
         is_faster_machine: whether most timings of the case became faster alike.
     """
 
@@ -151,7 +151,7 @@ class Comparison(Compared):
 
     @property
     def sign(self) -> float:
-        """1 where a larger number is worse, -1 where a smaller one is."""
+        """1 if a larger number is worse, -1 if a smaller one is."""
         return METRIC_KINDS[self.metric.better].sign
 
     @property
@@ -160,7 +160,7 @@ class Comparison(Compared):
 
     @property
     def is_last(self) -> bool:
-        """Whether no launch will follow; those without a value count too."""
+        """Whether no launch will follow; launches without a value count too."""
         return len(self.candidate) >= self.under.most
 
     @cached_property
@@ -175,17 +175,17 @@ class Comparison(Compared):
         return [math.sqrt(a * b) if a and b and min(a, b) > 0 else a for a, b in both]
 
     def _value(self, launch: Sample) -> float | None:
-        """Of triples the fast side: it is the quieter number on a shared machine."""
+        """Value that is judged: for triples the lower quantile, which is less noisy on a shared machine."""
         return fast_value(launch) if self.ab and self.metric.is_noisy else launch.value
 
     @cached_property
     def known(self) -> tuple[list[float], list[float]]:
-        """The values there are, of the baseline and of this run."""
+        """Known values of the baseline and of this run."""
         return [v for v in self.old if v is not None], [v for v in self.new if v is not None]
 
     @cached_property
     def shown(self) -> Shown:
-        """What is judged of each launch, and the name of what stands for all of them."""
+        """Statistic that is judged, with its values."""
         values = [v for side in self.known for v in side]
         known = [m for m in self.candidate if m.value is not None]
         if not self.metric.is_noisy or min(values, default=0) <= 0:
@@ -199,18 +199,18 @@ class Comparison(Compared):
 
     @property
     def ratio(self) -> float | None:
-        """This run over the baseline; None where one of them is missing, or the baseline is 0."""
+        """This run over the baseline, or None if one of them is missing, or the baseline is 0."""
         now, then = map(_middle(self.shown[0]), self.shown[1:])
         return now / then if now is not None and then else None
 
     @property
     def change(self) -> float:
-        """Logarithm of the ratio, towards worse positive; 0 where there is none."""
+        """Logarithm of the ratio, positive towards worse; 0 without a ratio."""
         return self.sign * math.log(self.ratio) if self.ratio and self.ratio > 0 else 0.0
 
     @cached_property
     def logs(self) -> tuple[list[float], list[float]]:
-        """What is judged of the baseline and of this run, as logarithms; all values are above 0."""
+        """Logarithms of what is judged, of the baseline and of this run; all values are above 0."""
         timed = are_timed(self.baseline) and are_timed([m for m in self.candidate if m.value is not None])
         return fast_logs(self.baseline, timed=timed), fast_logs(self.candidate, timed=timed)
 
@@ -223,13 +223,13 @@ class Comparison(Compared):
 
     @cached_property
     def null(self) -> list[float]:
-        """By how much the other side differs from itself in each triple, as logarithms."""
+        """A/A noise: difference within the other side in each triple, as logarithms."""
         both = [(self._value(a), self._value(b)) for a, b in zip(self.baseline, self.control, strict=False)]
         return [math.log(b / a) for a, b in both if a and b and min(a, b) > 0]
 
     @property
     def is_vetoed(self) -> bool:
-        """Whether the other side of triples differs from itself by too much for this change to count."""
+        """Whether the A/A noise of triples is too large for this change to count."""
         return bool(self.ab) and abs(self.change) <= VETO * abs(statistics.fmean(self.null or [0.0]))
 
     @property
@@ -238,7 +238,7 @@ class Comparison(Compared):
         return max(self.difference.mde, 0.0 if is_size(self.metric.unit) else math.expm1(excused))
 
     def unexplained(self, direction: float) -> float:
-        """The change towards worse (1) or better (-1), less what a change of load explains of stored launches."""
+        """Change towards worse (1) or better (-1), less what a change of load explains for stored launches."""
         change = direction * self.difference.worse_by
         candidate = [m for m in self.candidate if m.value is not None]
         if not are_timed(self.baseline) or not are_timed(candidate):
@@ -249,7 +249,7 @@ class Comparison(Compared):
         return change - min(max(0.0, stretched), max(0.0, LOAD_SHARE * change))
 
     def is_clear(self, direction: float) -> bool:
-        """Whether it is worse (1) or better (-1) beyond the limit, and nothing but the code can be the reason."""
+        """Whether it is worse (1) or better (-1) by more than the threshold, and only the code can be the reason."""
         if self.is_paired:
             return direction * self.difference.worse_by > self.difference.limit
         old, new = self.logs
@@ -261,7 +261,7 @@ class Comparison(Compared):
 
     @property
     def is_ruled_out(self) -> bool:
-        """Whether a change as large as the limit, or the tolerance of pairs, would have shown by now."""
+        """Whether a change as large as the threshold, or the tolerance of pairs, would be visible by now."""
         found = self.difference
         if self.is_paired:
             df = len(self.candidate) - 1 + len(self.null)
@@ -270,7 +270,7 @@ class Comparison(Compared):
         return -found.limit <= found.worse_by <= near
 
     def of_all(self, of: Whole) -> Comparison | None:
-        """The same by all iterations: of stored launches beyond doubt; None where a side does not know them."""
+        """The comparison by all iterations, from :data:`LEAST_BY_STORED` on if stored; None if a side lacks them."""
         candidate = [m for m in self.candidate if m.value is not None]
         if self.ab and self.statistic is None:
             sides = [[by_all_iterations(m, of) for m in side] for side in (candidate, self.baseline, self.control)]
@@ -290,12 +290,12 @@ class Comparison(Compared):
         both = both_by_all_iterations(self.baseline, candidate, of)
         if self.is_paired or both is None:
             return None
-        under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, BEYOND_DOUBT), noise_floor=0.0)
+        under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, LEAST_BY_STORED), noise_floor=0.0)
         return dataclasses.replace(self, baseline=both[0], candidate=both[1], under=under)
 
     @property
     def companions(self) -> dict[str, tuple[float, float]]:
-        """The quieter witnesses of the clock, before and now."""
+        """Secondary signals of the timing, before and now."""
         names = self.metric.companions.keys() & (self.baseline[0].companions.keys() if self.baseline else ())
         return {
             name: (_of_companion(self.baseline, name), _of_companion(self.candidate, name))
@@ -313,7 +313,7 @@ class Comparison(Compared):
         is_open: bool = False,
         shown: Shown | None = None,
     ) -> Finding:
-        """What a decider says."""
+        """Make the finding that a decider returns."""
         statistic, now, then = shown or self.shown
         middle, metric = _middle(statistic), self.metric
         facts = {**metric.identity, **metric.facts}
@@ -321,8 +321,8 @@ class Comparison(Compared):
         if self.ab and row.is_comparable and row.verdict not in ("new", "missing"):
             change = f"{self.ab}: {format_change(self.ratio or 1.0)} over {len(now)} pairs"
             itself = statistics.fmean(self.null) if self.null else None
-            told = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
-            reason = f"{told}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else told
+            text = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
+            reason = f"{text}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else text
             if itself is not None:
                 facts["noise_floor"] = math.exp(itself) - 1
                 if row.verdict == "regressed" and self.is_vetoed:
@@ -348,7 +348,7 @@ class Comparison(Compared):
         )
 
     def noisy(self, code: ReasonCode, reason: str = "", *, mde: float | None = None, is_open: bool = False) -> Finding:
-        """What a decider of a noisy metric says, with its threshold and what would have been found."""
+        """Finding of a decider of noisy metrics, with its threshold and the MDE."""
         threshold = math.expm1(min(self.difference.limit, LARGEST_EXPONENT))
         return self.finding(code, reason, threshold=threshold, mde=self.mde if mde is None else mde, is_open=is_open)
 
@@ -358,13 +358,13 @@ def _middle(statistic: Statistic) -> Callable[[Sequence[float | None]], float | 
 
 
 def unjudged(launches: Sequence[Sample]) -> Finding:
-    """A metric without a verdict: the number that would be judged."""
+    """Finding of a metric without a verdict: the number that would be judged."""
     under = Circumstances(tolerance=0.0, comparisons=1)
     return Comparison(candidate=launches, under=under).finding("not-judged")
 
 
 def value_by(statistic: Statistic, launch: Sample) -> float | None:
-    """What a statistic takes of a launch."""
+    """Value of a launch by a statistic."""
     if statistic.endswith("sqrt(min x p25)"):
         return fast_value(launch)
     of_all = next((of for of, names in _STATISTICS.items() if statistic in names), None)
@@ -401,14 +401,14 @@ def exactly(c: Comparison) -> Finding:
     if len(new) > 1:
         return c.finding("unstable-number", f"differs between launches of this run: {now}")
     if not c.under.same_software:
-        told = f"{then} -> {now}, and the software versions differ"
-        told = told if c.is_paired else "the number changed, and so did the software versions"
-        return c.finding("other-software", told, threshold=0.0)
+        text = f"{then} -> {now}, and the software versions differ"
+        text = text if c.is_paired else "the number changed, and so did the software versions"
+        return c.finding("other-software", text, threshold=0.0)
     return c.finding("exact-number", f"exact: {where or f'{then} -> {now}'}", threshold=0.0)
 
 
 def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
-    """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
+    """First difference of a series from the stored one, or "" if none differs, or none is stored."""
     for series in (m.values for m in current if stored):
         at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
         if at < len(stored):
@@ -454,9 +454,9 @@ def _by_size(c: Comparison, tolerance: float) -> Finding:
 def _hungrier(
     current: Sequence[Sample], stored: Sequence[float], tolerance: float, unit: str
 ) -> tuple[float, float, str] | None:
-    """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
+    """Position among the sorted ranks that needs more in every launch: its least now, the old value, and a sentence.
 
-    None: no place does, or the number of ranks is another one.
+    None if no position does, or the number of ranks differs.
     """
     if not stored or any(len(m.values) != len(stored) for m in current):
         return None
@@ -494,7 +494,7 @@ _CONTINUOUS = ("s", "B", "B/s")  # units of what is no count, whether a value is
 
 
 def by_order(c: Comparison) -> Finding | None:
-    """The rule of values of which one is 0 or negative."""
+    """Rule of values of which one is 0 or negative."""
     old, new = c.known
     unit = c.metric.unit
     if min(*old, *new) > 0:
@@ -511,12 +511,12 @@ def by_order(c: Comparison) -> Finding | None:
         largest = max(map(abs, (*old, *new)))  # scaled by it no square overflows
         then, now = [v / largest for v in old], [v / largest for v in new]
         if abs(statistics.fmean(now) - statistics.fmean(then)) > noise_of_means(then, now, c.under):
-            told = f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch"
+            text = f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch"
             if direction > 0:
                 code, excuse = c.under.excuse(unit, 0.0)
-                return c.finding(code or "all-launches-worse", excuse or told)
+                return c.finding(code or "all-launches-worse", excuse or text)
             why = why_impossible(min(new), unit)
-            return c.finding("invalid-value", why) if why else _better(c, c.finding, told)
+            return c.finding("invalid-value", why) if why else _better(c, c.finding, text)
     if direction and not c.is_last:
         return c.finding("launches-used-up", MORE_LAUNCHES, is_open=True)
     reason = "a value is zero or negative, so there is no ratio, and the launches are not clearly ordered"
@@ -525,7 +525,7 @@ def by_order(c: Comparison) -> Finding | None:
 
 
 def asked_by_screening(c: Comparison) -> Finding | None:
-    """It looks worse, while one more launch of this tree may tell that it is not."""
+    """It looks worse, but one more launch of the candidate may show that it is not."""
     if c.screening is None or c.is_last or not c.screening.asks(c.metric.key):
         return None
     return c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
@@ -539,7 +539,7 @@ def slower(c: Comparison) -> Finding | None:
 
 
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
-    """Slower by a mean of all iterations: most may have become slow, or a few by much, while the fast side stays."""
+    """Slower by a mean of all iterations: most became slow, or a few by much, while the lower quantile stayed."""
     if c.is_clear(1.0) and not c.ab:
         return None
     found = [_slower_in(c, of) for of in WHOLES]
@@ -559,22 +559,22 @@ def _slower_in(c: Comparison, of: Whole) -> Finding | None:
         return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
     worse_by = of_all.difference.worse_by
     mean = "geometric mean of all iterations" if of is whole else "mean of the iterations"
-    told = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}{pattern(c.candidate[-1])}"
+    text = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}{pattern(c.candidate[-1])}"
     code, excuse = c.under.excuse(c.metric.unit, worse_by)
     threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
     shown: Shown = _STATISTICS[of][0], of_all.new, of_all.old
-    return c.finding(code or "beyond-threshold", excuse or told, threshold=threshold, shown=shown)
+    return c.finding(code or "beyond-threshold", excuse or text, threshold=threshold, shown=shown)
 
 
 _STATISTICS: dict[Whole, tuple[Statistic, Statistic]] = {
     whole: ("all iterations", "A/B all iterations"),
     paid: ("mean", "A/B mean"),
 }
-"""What each is called, of stored launches and of pairs."""
+"""Statistic of each mean over all iterations, for stored launches and for pairs."""
 
 
 def pattern(launch: Sample) -> str:
-    """Which share of the iterations is slow, and how much: ``: 1 of 10 iterations takes 60 ms instead of 10 ms``."""
+    """Share of slow iterations, and how slow: ``: 1 of 10 iterations takes 60 ms instead of 10 ms``."""
     spread, is_rate = launch.spread, METRIC_KINDS[launch.better].sign < 0
     if spread is None or not spread.mean_but_slowest:
         return ""
@@ -593,7 +593,7 @@ def pattern(launch: Sample) -> str:
 
 
 def vetoed(c: Comparison) -> Finding | None:
-    """Slower, on a machine that is too noisy to say so."""
+    """Slower, but the A/A noise is too large to say so."""
     return c.noisy("beyond-threshold") if c.is_vetoed and c.is_clear(1.0) else None
 
 
@@ -602,39 +602,38 @@ def better(c: Comparison) -> Finding | None:
 
 
 def much_better(c: Comparison) -> Finding | None:
-    """No noise is known that makes code twice as fast in each launch, and it alone."""
+    """Twice as fast in each launch, while other timings are not: no known noise does that."""
     if c.is_paired or c.is_faster_machine or c.change > -math.log(TOO_GOOD):
         return None
     return _better(c, c.noisy) if worse_pairs(*c.logs, -c.sign) == 1.0 else None
 
 
-def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], told: str = "") -> Finding:
-    """An improvement; of a series that has become much longer it may be another number."""
+def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], text: str = "") -> Finding:
     why = more_than_stored(c.baseline, c.candidate)
-    return say("other-definition" if why else "better", why or told)
+    return say("other-definition" if why else "better", why or text)
 
 
-def moved_with_neighbours(c: Comparison) -> Finding | None:
-    """A run that moved, and each of its sizes by more than its tolerance; the shortest that tells counts."""
+def changed_with_neighbours(c: Comparison) -> Finding | None:
+    """Changed as part of a run whose every size changed by more than its tolerance; the shortest such run counts."""
     for run, found, sizes in c.neighbours:
         direction = -1.0 if found.kind == "improved" else 1.0
-        have_moved = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
-        if found.kind not in ("regressed", "improved") or not have_moved:
+        have_changed = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
+        if found.kind not in ("regressed", "improved") or not have_changed:
             continue
-        moved = format_change(found.ratio) if found.ratio is not None else found.kind
+        by = format_change(found.ratio) if found.ratio is not None else found.kind
         limit = METRIC_KINDS[found.better].limit_text(found.threshold or 0.0)
         where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
-        told = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, threshold {limit}"
+        text = f"with its neighbours: {by} over {len(run.sizes)} sizes, {where}, threshold {limit}"
 
         def say(code: ReasonCode, reason: str) -> Finding:
             return c.finding(code, reason, threshold=c.under.tolerance, mde=c.mde)
 
-        return _better(c, say, told) if found.kind == "improved" else say(found.code, told)
+        return _better(c, say, text) if found.kind == "improved" else say(found.code, text)
     return None
 
 
 def screened_as_healthy(c: Comparison) -> Finding | None:
-    """Not suspicious where interleaved launches are at hand: within the threshold as far as that would have shown."""
+    """Not suspicious: within the threshold if a change as large as the tolerance would be suspicious."""
     sees = c.screening.sees(c.metric.key) if c.screening is not None else None
     if c.screening is None or sees is None or c.screening.is_suspicious(c.metric.key):
         return None
@@ -693,7 +692,7 @@ RULES["noisy"] = (
     vetoed,
     better,
     much_better,
-    moved_with_neighbours,
+    changed_with_neighbours,
     screened_as_healthy,
     asked_by_neighbours,
     slower_by_the_machine,

@@ -1,9 +1,8 @@
-"""The deciders that make a finding of what is compared: the first of its list that speaks wins. Pure.
+"""Deciders make the finding of a comparison: the first of a list that applies wins. Pure.
 
-What is compared is one metric of both sides (``comparison``), or one of a training over all its seeds
-(``training_rule``). First come the deciders of all (:data:`FIRST`), then those of the kind's ``rule`` (:data:`RULES`).
-A decider returns a finding, or None where another one has to say it. Deciders are the same whether the launches of this
-run are compared with stored ones or are in pairs with another revision's.
+A comparison is of one metric (``comparison``), or of one metric of a training over all its seeds (``training_rule``).
+The deciders of all comparisons come first (:data:`FIRST`), then those of the kind's ``rule`` (:data:`RULES`). A decider
+returns a finding, or None to leave it to the next one. The deciders are the same for stored launches and for pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NO_BASELINE: Absence = ("no-baseline", "no baseline for this metric")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared(ABC):
-    """What deciders look at.
+    """Input of the deciders.
 
     Attributes:
         absent: why there is no baseline.
@@ -52,37 +51,37 @@ class Compared(ABC):
     @property
     @abstractmethod
     def missing(self) -> str:
-        """How many values are missing of how many, or "" where none is, or may be."""
+        """How many values are missing of how many, or "" if none is, or may be."""
 
     @property
     @abstractmethod
     def other_definition(self) -> str:
-        """Why the baseline's is another number, or ""."""
+        """Why the baseline's number has another definition, or ""."""
 
     @property
     @abstractmethod
     def first_deciders(self) -> tuple[Decider, ...]:
-        """:data:`FIRST`, with those of its own."""
+        """Deciders of :data:`FIRST`, with those of this type of comparison."""
 
     @abstractmethod
     def of_kind(self, better: Better) -> Self:
-        """The same, with another kind."""
+        """The same comparison with another metric kind."""
 
     @abstractmethod
     def finding(self, code: ReasonCode, reason: str = "") -> Finding:
-        """What a decider says."""
+        """Make the finding that a decider returns."""
 
 
 Decider = Callable[[Any], Finding | None]
 
 
 def precondition(c: Compared) -> Finding | None:
-    """What one of the first deciders says; None: both sides have values that can be compared."""
+    """Finding of one of the first deciders, or None if both sides have comparable values."""
     return next((found for decider in c.first_deciders if (found := decider(c)) is not None), None)
 
 
 def decide(c: Compared) -> Finding:
-    """What the first decider says that speaks; one that nobody objects to is unchanged."""
+    """Finding of the first decider that applies; *within-threshold* if none does."""
     found = precondition(c)
     for decider in RULES.get(METRIC_KINDS[c.metric.better].rule, ()) if found is None else ():
         if (found := decider(c)) is not None:
@@ -107,7 +106,7 @@ def without_value(c: Compared) -> Finding | None:
 
 
 def without_baseline(c: Compared) -> Finding | None:
-    """What is measured without being asked for, and has nothing to be compared with, is shown."""
+    """Finding if there is no baseline; what is recorded unasked is only shown then."""
     if c.known_as is not None:
         return None
     if c.metric.name in UNASKED:
@@ -123,7 +122,7 @@ def of_other_definition(c: Compared) -> Finding | None:
 
 
 FIRST: tuple[Decider, ...] = (lost_in_part, not_judged, without_value, without_baseline, of_other_definition)
-"""Of everything. The deciders that follow can rely on both sides, of one kind, unit and identity."""
+"""Deciders of every comparison. Later ones can rely on both sides having one kind, unit and identity."""
 
 RULES: Table[str, tuple[Decider, ...]] = Table("rules", {})
-"""Deciders in their order, by the name that a kind's ``rule`` has; ``comparison`` and ``training_rule`` fill it."""
+"""Deciders in their order, by a kind's ``rule``; ``comparison`` and ``training_rule`` fill it."""

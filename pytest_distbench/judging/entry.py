@@ -1,20 +1,18 @@
-"""From the launches of a case to the entry that stores them: are they enough, and what does an update write? Pure.
+"""Make baselines of launches: are there enough of them, and what does an update write? Pure.
 
-For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
-between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and
-not the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would not move the
-limit.
+An exact number needs two launches, which show whether it repeats. A timing needs :data:`FEWEST_LAUNCHES`, so that the
+noise between launches can be estimated, and then as many as it takes until the tolerance decides a comparison, and not
+the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would change nothing.
 
-The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
-small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small
-enough, but its upper confidence bound, over all metrics of the case; and a sibling's noise counts where it is larger.
-What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
+The noise is estimated from the launches that are stored. Stopping as soon as it looks small would keep baselines that
+look quieter than their machine is. Therefore its upper confidence bound has to be small enough, over all metrics of the
+case; and a sibling's noise counts if it is larger. ``benchmarks/verdict_rules.py`` measures what that does to verdicts.
 
 **How good a baseline is.** The noise of a timing is the standard deviation of the logarithm of what is judged of each
 launch, and no less than what is typical for its siblings. The stored comparison is that of ``thresholds`` with the most
 launches of a run; interleaved A/B is that of ``confirmation`` with the most pairs, each of one launch of the candidate
-and two of the baseline commit. A change of the machine's speed between the two occasions costs the first more than is
-reckoned here, and the second less.
+and two of the baseline commit. An environment shift between the two occasions costs the first more than is computed
+here, and the second less.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from pytest_distbench.judging.fingerprint_rule import fingerprints_of
 from pytest_distbench.judging.stats import (
     BASELINE_ERROR_RATE,
     chi_square_quantile,
-    detectable_slowdown,
     noise_limit,
+    smallest_detectable,
 )
 from pytest_distbench.judging.terms import (
     Terms,
@@ -40,9 +38,9 @@ from pytest_distbench.judging.terms import (
     why_nothing_was_timed,
 )
 from pytest_distbench.judging.thresholds import (
-    DRIFT,
     LOOKS,
     ONE_AGAINST_TWO,
+    SHIFT,
     SPENDING,
     Circumstances,
     fast_logs,
@@ -54,7 +52,7 @@ from pytest_distbench.judging.thresholds import (
 from pytest_distbench.judging.weights_rule import stored_tensors
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.case import BaselineEntry, Case
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -63,7 +61,7 @@ from pytest_distbench.records.metric import (
     HOST_S,
     PHASE,
     UNASKED,
-    UNTIL_MOVED,
+    UNTIL_CHANGED,
     Sample,
     Scalar,
     Spread,
@@ -74,21 +72,20 @@ from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size, why_impossible
 
-FEWEST_TO_SPREAD = 3  # launches; of fewer nobody knows how much they differ
+FEWEST_TO_SPREAD = 3  # launches; fewer do not show how much they differ
 
 
 def _launch_s(launches: Sequence[LaunchRecord], before: BaselineEntry | None) -> float:
-    """The median, or the stored one if it is within a factor of two of that."""
     # a value that changes with each update is a merge conflict of any two branches
     now = _round(statistics.median(launch.wall_s for launch in launches))
     known = before.launch_s if before is not None else None
     return known if known is not None and known / 2 <= now <= known * 2 else now
 
 
-def make_entry(
+def make_baseline(
     case: Case, launches: Sequence[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
 ) -> BaselineEntry:
-    """The entry that stores what ``launches`` measured, without info metrics; what ``before`` has by hand is kept."""
+    """Make the baseline of these launches, without info metrics; keeps what was set by hand in ``before``."""
     measured: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
@@ -135,20 +132,20 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def norm_of(launches: Sequence[LaunchRecord]) -> GpuWitness | None:
-    """The GPUs of the median launch, of which the slowest counts; None where nobody looked at any."""
-    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
+def norm_of(launches: Sequence[LaunchRecord]) -> GpuReport | None:
+    """State of the GPUs in the median launch, of which the slowest counts; or None if nobody looked."""
+    watched = [launch.gpu_reports for launch in launches if launch.gpu_reports]
     if not watched:
         return None
     names = sorted({name for gpus in watched for gpu in gpus for name in gpu.held})
     held = {name: statistics.median(max(gpu.held.get(name, 0.0) for gpu in gpus) for gpus in watched) for name in names}
 
-    def slowest(of: Callable[[GpuWitness], float | None]) -> float | None:
-        """Of the GPUs of a launch the least, of the launches the median, four digits."""
+    def slowest(of: Callable[[GpuReport], float | None]) -> float | None:
+        """The smallest of a launch's GPUs, then the median over launches, with four digits."""
         middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
         return None if middle is None else float(f"{middle:.4g}")
 
-    return GpuWitness(
+    return GpuReport(
         sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
         memory_mhz=slowest(lambda gpu: gpu.memory_mhz),
         power_limit_w=slowest(lambda gpu: gpu.power_limit_w),
@@ -160,7 +157,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuWitness | None:
 
 
 def stored_samples(found: Sequence[Sample]) -> list[Sample]:
-    """What a baseline keeps of a metric, a sample of each launch."""
+    """What a baseline keeps of a metric, one sample per launch."""
     first = found[0]
     kind = METRIC_KINDS[first.better]
     spreads = [m.spread or Spread() for m in found]
@@ -169,7 +166,7 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
     series = [kept] * len(found)
     if kind.is_curve:
         steps = min(len(m.values) for m in found)
-        if UNTIL_MOVED in first.facts:
+        if UNTIL_CHANGED in first.facts:
             steps = golden_curve.steps_to_move(first.values[:steps])
         series = [list(map(golden_curve.round_digits, m.values[:steps])) for m in found]
         values = [m[-1] for m in series]
@@ -225,7 +222,7 @@ def _companions(measurements: Sequence[Sample]) -> dict[str, float]:
     seconds = [m.companions.get(CPU_S, 0.0) for m in measurements]
     if (
         HOST_S not in names and len(seconds) >= FEWEST_TO_SPREAD and min(seconds) > 0
-    ):  # else it says nothing of the clock
+    ):  # else it says nothing of the timing
         found[CPU_SPREAD] = statistics.stdev(map(math.log, seconds))
     return {name: _round(value) for name, value in found.items()}
 
@@ -235,21 +232,21 @@ def _round(value: float) -> float:
 
 
 FEWEST_LAUNCHES = 5
-"""With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
+"""Fewest launches of a noisy metric: with fewer the noise is a guess, and verdicts are *inconclusive* or low power."""
 
 FEWEST_EXACT = 2  # launches of what does not scatter: they show whether it repeats
 
-NOISE_CONFIDENCE = 0.8  # with which the noise is below what is believed of it
+NOISE_CONFIDENCE = 0.8  # probability with which the noise is below its estimate
 
 
 def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
-    """The launches without which these metrics are no baseline, whatever their noise: fewer where nothing scatters."""
+    """Fewest launches that make a baseline of these metrics, whatever their noise: fewer if nothing scatters."""
     scatters = any(m.is_noisy for found in _judged(terms, launches).values() for m in found)
     return FEWEST_LAUNCHES if scatters else FEWEST_EXACT
 
 
 def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None = None) -> bool:
-    """Whether these launches make a baseline that more of them would not make better."""
+    """Whether these launches make a baseline that more of them would not improve."""
     if len(launches) < fewest_launches(terms, launches):
         return False
     judged = _judged(terms, launches)
@@ -272,10 +269,10 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
 
 
 def explained_by_noise(sigma: float, launches: int) -> float:
-    """The largest change that the noise of so many stored launches, of logarithms, explains in a later run."""
+    """Largest change that noise explains in a later run, from ``sigma`` of the logarithms of stored launches."""
     df = launches - 1
     largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
-    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
+    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, shift=SHIFT)
 
 
 def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
@@ -292,18 +289,18 @@ _AT_LEAST_TWO = "measure at least two launches; for a derived number give judge 
 
 
 def only_judges(mode: str | None, entry: BaselineEntry | None) -> bool:
-    """Whether an update in this mode leaves a case with this stored entry to the ordinary comparison.
+    """Whether an update in this mode only compares a case, given its stored baseline.
 
-    Mode ``new`` adds to such an entry what it lacks.
+    Mode ``new`` adds to a baseline what it lacks.
     """
     return (mode == "new" and entry is not None) or (mode == "failed" and entry is None)
 
 
 def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
-    """The launches with no more than what can be stored of them and is not in the entry; none where it has all.
+    """The launches with only what can be stored and is not in the baseline; empty if it has everything.
 
-    What can be compared is there: an exact number of one launch can, one that scatters cannot. An entry of another
-    workload, of other software, or of another tool is not added to: its parts would not be of one thing.
+    An exact number of one launch is comparable already, one that scatters is not. Nothing is added to a baseline of
+    another workload, of other software, or of another tool: its parts would be of different things.
     """
     if entry.workload != case.workload or version_changes(entry.software, launches[0].software):
         return []
@@ -320,10 +317,10 @@ def what_it_lacks(entry: BaselineEntry, case: Case, launches: Sequence[LaunchRec
 
 
 def is_wanted(mode: str | None, verdicts: Sequence[Finding], *, is_new: bool) -> bool:
-    """Whether an update in this mode rewrites an entry with these verdicts.
+    """Whether an update in this mode rewrites a baseline with these verdicts.
 
-    ``all``: always; ``new``: where there is none; ``failed``: where a metric regressed; ``changed``: where any metric
-    moved either way, cannot be compared, or has no baseline.
+    ``all``: always; ``new``: if there is none; ``failed``: if a metric regressed; ``changed``: if any metric changed
+    either way, cannot be compared, or has no baseline.
     """
     rows = [v.row for v in verdicts if v.is_judged]
     match mode:
@@ -338,23 +335,23 @@ def is_wanted(mode: str | None, verdicts: Sequence[Finding], *, is_new: bool) ->
 
 
 def judged_by_bounds_alone(verdicts: Sequence[Finding]) -> bool:
-    """Whether all that was judged is for information, and has a bound: that is never stored."""
+    """Whether all that was judged is info metrics with bounds, which are never stored."""
     judged = [v for v in verdicts if v.is_judged]
     return bool(judged) and not any(METRIC_KINDS[v.better].is_judged for v in judged)
 
 
 def why_not_stored(launches: Sequence[LaunchRecord], verdicts: Sequence[Finding]) -> str:
-    """Why an update refuses what was measured; empty if it does not. Accepting a number does not move its bound."""
+    """Why an update refuses what was measured, or "". Accepting a number does not change its bound."""
     beyond = next((f"{v.metric} violates a bound: {v.reason}" for v in verdicts if v.code == "bound"), "")
     return beyond or why_not_storable(launches)
 
 
 def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> str:
-    """What these launches lack to be a baseline; empty if nothing.
+    """What these launches lack to be a baseline, or "".
 
-    An entry needs at least one judged metric, and a value for each in every launch; a clock that timed nothing has
-    none. Of the seeds of a training some may miss the goal: that counts, as a number of steps beyond all others. Of
-    fewer launches than ``fewest`` what has noise is refused.
+    A baseline needs at least one judged metric, and a value for each in every launch; a timer that timed nothing has
+    none. Some seeds of a training may miss the goal: that counts as a number of steps above all others. With fewer
+    launches than ``fewest``, noisy metrics are refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
     if all(m.name in UNASKED for m in judged):
@@ -375,9 +372,9 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
 
 
 def impossible_value(launches: Sequence[LaunchRecord]) -> str:
-    """What of these launches nothing can be measured with, and why.
+    """The metric whose value cannot have been measured, and why, or "".
 
-    A clock of ours may be 0, and whatever is computed of a timeline.
+    A timing of ours may be 0, and so may whatever is computed from a timeline.
     """
     for m in (m for launch in launches if not launch.events for m in launch.measurements if m.is_judged):
         is_own_clock = bool(m.companions) or m.is_phase
@@ -387,7 +384,7 @@ def impossible_value(launches: Sequence[LaunchRecord]) -> str:
 
 
 def few_launches(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
-    """The metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values, and how many they have."""
+    """Metrics that may scatter and have fewer than :data:`FEWEST_LAUNCHES` values -> how many they have."""
     return {
         key: len(metric)
         for key, metric in metrics.items()
@@ -401,9 +398,9 @@ POOR = 0.05  # with more noise than this there is advice: it hides slowdowns of 
 
 
 def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Finding | None:
-    """How good a baseline is: of the timing of its case whose slowdowns are the hardest to detect.
+    """How good a baseline is, by the timing of its case with the largest MDE.
 
-    Its ``mde`` is that of a comparison with the stored numbers alone, after the most launches; ``paired_mde`` that of
+    ``mde`` is that of a comparison with the stored numbers alone, after the most launches; ``paired_mde`` that of
     interleaved A/B with the baseline commit, after the most pairs; ``noise`` the standard deviation of the logarithm
     between launches. None if no timing has two launches.
     """
@@ -415,7 +412,7 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
             continue
         noise = max(own, typical.get(metric_name(key), 0.0))
         known = sum(m.value is not None for m in metric)
-        mde = detectable_slowdown(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance)
+        mde = smallest_detectable(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, shift=SHIFT, tolerance=tolerance)
         found.append((mde, key, noise))
     if not found:
         return None
@@ -427,22 +424,22 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
 
 
 def sensitivity_lines(found: Sequence[tuple[str, Finding]]) -> list[str]:
-    """How good the baselines of some cases are, in a sentence, and what to do about it where one of them is poor."""
+    """How good the baselines of some cases are, in a sentence, with advice if one of them is poor."""
     if not found:
         return []
     ordered = sorted(found, key=lambda one: one[1].mde or 0.0)
     (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
     name, noise = f"{title} {metric_text(worst)}", f"noise {_percent(worst.facts['noise'])}"
-    told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
+    text = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
     if len(found) > 1:
-        told = (
+        text = (
             f"noise {_percent(middle.facts['noise'])} (median of {len(found)} cases): baselines alone detect slowdowns "
             f"{_above(middle)}; worst, {name}: {noise}, {_above(worst)}"
         )
     advice = (
         "to detect smaller ones: a quieter machine (distbench doctor), or more iterations in the loop; record again"
     )
-    return [told, advice] if float(worst.facts["noise"]) > POOR else [told]
+    return [text, advice] if float(worst.facts["noise"]) > POOR else [text]
 
 
 def _above(one: Finding) -> str:

@@ -1,12 +1,11 @@
-"""Two fingerprints -> what differs, in sentences, and the verdict; and what one says in numbers. Pure, no tolerance.
+"""Compare two fingerprints: sentences on what differs, the verdict, and numbers of one. Pure, no tolerance.
 
-The numbers, how many collectives there are and how many bytes are sent and held, are what is judged where clocks and
-values mean nothing, on the backend ``fake``, and what grows with the ranks.
+The numbers, how many collectives there are and how many bytes are sent and held, are judged if timings and values mean
+nothing, on the backend ``fake``, and show what grows with the ranks.
 
-How many steps there are may be chosen while a loop runs. So what is compared of steps that are not like the described
-one is what both courses have: the kinds of the steps up to the end of the shorter, by the numbers of the steps at which
-they come. How often they came in all is compared of scripts, whose number of steps is their own, and of loops with
-equally many.
+A loop may choose its number of steps while it runs. Therefore steps that differ from the described one are compared up
+to the end of the shorter course: the kinds of these steps, by the numbers of the steps at which they occur. Their total
+counts are compared for scripts, whose number of steps is their own, and for loops with equally many steps.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 
 
 def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
-    """How ``current`` differs from ``stored``: one sentence each, none if they are equal.
+    """Differences of ``current`` from ``stored``: one sentence each, none if they are equal.
 
-    Collectives that both have are passed over; those of one operation and group that are left are told together:
+    Collectives that both have are skipped; the others of one operation and group share a sentence:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
     lines = _by_ranks(stored, current, _changes_of_rank)
@@ -58,16 +57,16 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 
 
 PICKLE_FACTOR, PICKLE_BYTES = 2, 4096
-"""The size of a pickled object is its value's: by so much the largest of a step has to differ, in both."""
+"""Size varies with a pickled object's value: the largest of a step must differ by this factor and by these bytes."""
 
-Told = Callable[[int, int], str]  # a sentence of a number that was the first and is the second
+Phrase = Callable[[int, int], str]  # makes a sentence of the old and the new number
 
 
-def _bytes_became(what: str) -> Told:
+def _bytes_became(what: str) -> Phrase:
     return lambda held, holds: f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
 
 
-FACTS: dict[str, Told] = {
+FACTS: dict[str, Phrase] = {
     "parameter_bytes": lambda held, holds: (
         f"{_size(held, holds)} of parameters are no longer trained by any optimizer"
         if held and not holds
@@ -75,36 +74,36 @@ FACTS: dict[str, Told] = {
     ),
     "optimizer_bytes": _bytes_became("optimizer state"),
 }
-"""How a change of what a rank has in a step is told, by the names in ``worker.fingerprint.FACTS``."""
+"""Sentences on a change of what a rank has in a step, by the names in ``worker.fingerprint.FACTS``."""
 
-TOTALS: dict[str, Told] = {
+TOTALS: dict[str, Phrase] = {
     "parameters": lambda then, now: f"{then:,} parameters in the optimizers of all ranks became {now:,}",
     "optimizer_steps": lambda then, now: f"{then} optimizer step{'s' * (then != 1)} of all ranks became {now}",
 }
-"""The same of all ranks together."""
+"""Sentences on the totals over all ranks."""
 
 
-def _changed(rows: Mapping[str, Told], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
-    for name, tell in rows.items():
+def _changed(rows: Mapping[str, Phrase], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
+    for name, phrase in rows.items():
         if (then := stored.get(name, 0)) != (now := current.get(name, 0)):
-            yield tell(then, now)
+            yield phrase(then, now)
 
 
 def _by_ranks(
     stored: Fingerprint, current: Fingerprint, changes_of: Callable[[Fingerprint, Fingerprint, int], Iterable[str]]
 ) -> list[str]:
-    told: dict[tuple[str, ...], list[int]] = {}
+    found: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
-        told.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)
+        found.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)
     lines = []
-    for sentences, who in told.items():
-        whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
+    for sentences, who in found.items():
+        whose = "" if len(found) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
         lines += [whose + sentence for sentence in sentences]
     return lines
 
 
 def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
-    """The fingerprint of several launches: theirs if they are equal; of their courses what they have in common."""
+    """The fingerprint of several launches: theirs if they are equal; of their courses the common part."""
     pickled = max(f.pickled_bytes for f in fingerprints)
     overlaps = [f.in_backward for f in fingerprints]
     overlap = overlaps[0] if all(o == overlaps[0] for o in overlaps) else {}
@@ -130,17 +129,17 @@ def judge_fingerprints(
     *,
     launches: int,
     lines: Mapping[str, Sequence[str]] | None = None,
-    drift: str = "",
+    software: str = "",
     absent: tuple[ReasonCode, str] | None = None,
     is_wanted: bool = True,
     is_last: bool = True,
 ) -> Finding:
-    """One verdict for all fingerprints of a case.
+    """Make one verdict for all fingerprints of a case.
 
-    *changed* where any differs, also under other software: then it says so, because the collectives are what the
-    network has to carry either way. It stays open while all that differs is in steps beside the described ones, and too
-    few launches have shown it. *lost* where this run has none. *missing* where the baseline has none; ``absent`` says
-    why, if somebody knows.
+    *changed* if any differs, also under other software: the sentence says so then, because the network carries the
+    collectives either way. It stays open while all that differs is in steps other than the described ones, and too few
+    launches have shown it. *missing* if this run has none. *new* if the baseline has none; ``absent`` says why, if
+    known.
     """
 
     def say(code: ReasonCode, reason: str, differences: Sequence[str] = (), *, is_open: bool = False) -> Finding:
@@ -166,7 +165,7 @@ def judge_fingerprints(
             without = without or key
         elif now.missing and not then.missing:
             unknown = unknown or f"{key}: {now.missing}"
-        elif found := differences(then, now if not drift else replace(now, in_backward=then.in_backward)):
+        elif found := differences(then, now if not software else replace(now, in_backward=then.in_backward)):
             is_of_steps = is_of_steps or bool(_step_differences(then, now))
             if where := added_at(then, now, (lines or {}).get(key, ())):
                 found[0] = f"{found[0]} ({', '.join(where)})"
@@ -175,11 +174,11 @@ def judge_fingerprints(
         elif then.course_missing or (then.course and now.course_missing):
             undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
     if changed:
-        told = [f"{k[0]}{f' and {len(k) - 1} more' if len(k) > 1 else ''}: {line}" for line, k in changed.items()]
-        more = f", and {len(told) - 1} more difference{'s' * (len(told) > 2)}" if len(told) > 1 else ""
-        reason = f"{told[0]}{more}" + (f" (and the software: {drift})" if drift else "")
+        sentences = [f"{k[0]}{f' and {len(k) - 1} more' if len(k) > 1 else ''}: {line}" for line, k in changed.items()]
+        more = f", and {len(sentences) - 1} more difference{'s' * (len(sentences) > 2)}" if len(sentences) > 1 else ""
+        reason = f"{sentences[0]}{more}" + (f" (and the software: {software})" if software else "")
         is_open = not is_last and not is_of_steps and launches < CONFIRMING_LAUNCHES
-        return say("communication", reason, told, is_open=is_open)
+        return say("communication", reason, sentences, is_open=is_open)
     if unknown:
         return say("unavailable", unknown)
     if lost := next((key for key in stored if key not in current), ""):
@@ -191,7 +190,7 @@ def judge_fingerprints(
 
 
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
-    """What differs for one rank. Of what only one of the two has looked at nothing is said."""
+    """Differences for one rank. Parts that only one fingerprint has are ignored."""
     before, after = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
     lines = changes(before, after)
     yield from lines
@@ -208,10 +207,10 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
     )
     yield from _changed(FACTS, held, holds)
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
-        return  # told by the course
+        return  # the course shows it
     was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
     if Fraction(*was or (0, 1)) != Fraction(*now or (0, 1)):
-        yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
+        yield f"collectives that not every iteration has: {_beyond_text(was)} became {_beyond_text(now)}"
 
 
 def _course_changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterable[str]:
@@ -223,11 +222,10 @@ def _course_changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int
 
 
 def _size(value: int, other: int) -> str:
-    """Bytes, spelled out where rounded the other would read the same."""
     return format_bytes(value) if format_bytes(value) != format_bytes(other) else f"{value:,} B"
 
 
-def _tell_beyond(beyond: tuple[int, int] | None) -> str:
+def _beyond_text(beyond: tuple[int, int] | None) -> str:
     if beyond is None:
         return "none"
     collectives, iterations = beyond
@@ -247,9 +245,9 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
 
 
 def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
-    """The numbers of the first rank that it tells of, by the names of their metrics, which end in their unit.
+    """Numbers of the first rank in it, by the names of their metrics, which end in their unit.
 
-    Collectives are of one iteration, sends and receives among them; optimizers keep their bytes beside the parameters.
+    Collectives are of one iteration, sends and receives included; optimizers hold their bytes besides the parameters.
     """
     rank = ranks_of(fingerprint)[0]
     rows = of_rank(fingerprint.collectives, rank) or []
@@ -261,7 +259,7 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
 
 
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
-    """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
+    """Make a metric of each number, ``parameter_bytes[of=step_time]``; only collectives may be 0."""
     return [
         Sample(name=name, unit=unit_of(name), better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
@@ -281,7 +279,7 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
 
 
 def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], dict[str, Fingerprint]]:
-    """Of this run and of what it was compared with, by the loops that both describe."""
+    """Fingerprints of this run and of the other side, by the loops that both describe."""
     now, then = fingerprints_of(result.launches), result.reference.fingerprints
     then = then or fingerprints_of(result.reference.launches)
     both = [loop for loop in now if loop in then and not (now[loop].missing or then[loop].missing)]
@@ -289,7 +287,7 @@ def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], d
 
 
 def communication_texts(result: CaseResult) -> tuple[str, str]:
-    """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
+    """What an iteration sends in this run and in the baseline, for the first loop that differs; or "" if unknown."""
     now, then = compared_fingerprints(result)
     changed = next((loop for loop in now if differences(then[loop], now[loop])), None)
     loop = next(iter(now), None) if changed is None else changed
@@ -306,7 +304,7 @@ def _calls(fingerprint: Fingerprint) -> str:
 
 
 def unit_of(name: str) -> str:
-    """The unit of such a number."""
+    """Unit of one of these numbers."""
     return "B" if name.endswith("_bytes") else ""
 
 
@@ -318,7 +316,7 @@ _MOST_LINES = 3
 
 
 def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) -> list[str]:
-    """The lines that called what rank 0 did not send at the baseline."""
+    """Lines of code that called what rank 0 did not send at the baseline."""
     then, now = (
         [replace(c, how=None) for c in _one_by_one(of_rank(f.collectives, 0) or [])] for f in (stored, current)
     )
@@ -330,15 +328,15 @@ def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) ->
 
 
 def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
-    """How one sequence differs from another, one sentence each. Of what only one holds nothing is said."""
-    before, after = alike_told(before, after)
+    """How one sequence differs from another, one sentence each. Parts that only one sequence records are ignored."""
+    before, after = comparable(before, after)
     gone, come = count(before), count(after)
     common = gone & come
     families = _families(gone - common), _families(come - common)
     if not any(families):
         for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
             if old != new:
-                was, now = (_tell({c: 1}, c.op, how=old.how != new.how).removeprefix("1 ") for c in (old, new))
+                was, now = (_describe({c: 1}, c.op, how=old.how != new.how).removeprefix("1 ") for c in (old, new))
                 return [f"the same collectives in another order: number {number} was {was}, is {now}"]
         return []
     sentences = []
@@ -355,24 +353,24 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
     return sentences
 
 
-def alike_told(
+def comparable(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
-    """Both without reductions, roots and partners where one of them does not hold these."""
+    """Both without reductions, roots and partners if one of them does not record these."""
     if all(c.how is not None for c in (*before, *after)):
         return before, after
     return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
 
 
 def sent_text(collectives: Sequence[Collective]) -> str:
-    """``1 all_reduce of 4 KiB float32 and 2 barrier``."""
-    families = _families(count(alike_told(collectives, [])[0]))
-    words = [f"{_tell(f, op)}{_where(group)}" for (op, group), f in families.items()]
+    """Collectives in words: ``1 all_reduce of 4 KiB float32 and 2 barrier``."""
+    families = _families(count(comparable(collectives, [])[0]))
+    words = [f"{_describe(f, op)}{_where(group)}" for (op, group), f in families.items()]
     return " and ".join(words) or "nothing"
 
 
 def _changes_of_groups(gone: Counter[Group], added: Counter[Group]) -> Iterator[str]:
-    """What became of process groups; one of the same name is the same group with other ranks."""
+    """Sentences on process groups; one of the same name is the same group with other ranks."""
     for name in sorted({name for name, *_ in gone} & {name for name, *_ in added}):
         [old, *more], [new, *others] = ([group for group in side if group[0] == name] for side in (gone, added))
         if not more and not others and gone.pop(old) == added.pop(new):
@@ -393,13 +391,13 @@ def _where(group: str) -> str:
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_tell(old, op)}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
+        return f"{_describe(old, op)}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
     if not old:
-        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+        return f"{_describe(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     dtype, how = {c.dtype for c in old} != {c.dtype for c in new}, {c.how for c in old} != {c.how for c in new}
-    was, now = (_tell(side, dtype=dtype, how=how) for side in (old, new))
+    was, now = (_describe(side, dtype=dtype, how=how) for side in (old, new))
     if was == now:
-        was, now = (_tell(side, dtype=dtype, how=how, is_rounded=False) for side in (old, new))
+        was, now = (_describe(side, dtype=dtype, how=how, is_rounded=False) for side in (old, new))
     number, _, rest = was.partition(" ")
     return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
 
@@ -412,17 +410,17 @@ def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Co
 
 
 def count(collectives: Iterable[Collective]) -> Counter[Collective]:
-    """Collective (counted once) -> how often it occurs, wherever."""
+    """Count each collective, wherever it occurs."""
     counts: Counter[Collective] = Counter()
     for c in collectives:
         counts[replace(c, count=1)] += c.count
     return counts
 
 
-def _tell(
+def _describe(
     counts: Mapping[Collective, int], op: str = "", *, dtype: bool = True, how: bool = False, is_rounded: bool = True
 ) -> str:
-    """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
+    """Describe collectives: ``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
     size = format_bytes if is_rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts if c.dtype != PICKLE})
     words = [str(sum(counts.values())), *([op] if op else [])]
@@ -444,13 +442,13 @@ def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
 
 
 CONFIRMING_LAUNCHES = 3
-"""So many launches have to show one difference of courses: what depends on time differs between them."""
+"""Launches that must show one difference of courses: what depends on time differs between launches."""
 
 
 def common_course(courses: Sequence[Course]) -> Course | None:
-    """What all of them have; None where that is nothing certain.
+    """The common part of some courses, or None if nothing is certain.
 
-    Those of launches with other numbers of steps agree as far as all of them went.
+    Launches with different numbers of steps agree if their common steps do.
     """
     if all(course == courses[0] for course in courses):
         return courses[0]
@@ -458,8 +456,8 @@ def common_course(courses: Sequence[Course]) -> Course | None:
     if all(course.steps == shortest.steps for course in courses):
         return None
     steps = _last_comparable(shortest)
-    doubtful = {_sent(kind) for course in courses for kind in _uncertain(course, steps)}
-    cut = [_cut(course, steps, doubtful) for course in courses]
+    uncertain = {_sent(kind) for course in courses for kind in _uncertain(course, steps)}
+    cut = [_cut(course, steps, uncertain) for course in courses]
     return cut[0] if steps > 0 and all(course == cut[0] for course in cut) else None
 
 
@@ -477,8 +475,8 @@ def course_changes(
         if is_whole:
             lines.append(f"{stored.steps} steps of the whole run became {current.steps}")
         steps = _last_comparable(min(stored, current, key=lambda course: course.steps))
-        doubtful = {_sent(kind) for course in (stored, current) for kind in _uncertain(course, steps)}
-        before, after = (_cut(course, steps, doubtful) for course in (stored, current))
+        uncertain = {_sent(kind) for course in (stored, current) for kind in _uncertain(course, steps)}
+        before, after = (_cut(course, steps, uncertain) for course in (stored, current))
     lines += _kind_changes(before, after, ordinary)
     if lines and is_whole:
         lines += _totals_changed(stored, current, ordinary)
@@ -494,12 +492,12 @@ def _kind_changes(
         was, now = old.pop(place), new.pop(place)
         lines = _changes_of(was.collectives, was.entered, now.collectives, now.entered)
         yield from _attributed(lines, now, after, general)
-    for moved in sorted(old.values(), key=lambda kind: not kind.every):
-        other = next((kind for kind in new.values() if _sent(kind) == _sent(moved)), None)
+    for kind in sorted(old.values(), key=lambda kind: not kind.every):
+        other = next((kind for kind in new.values() if _sent(kind) == _sent(kind)), None)
         if other is not None:
-            del old[_place(moved)], new[_place(other)]
-            what = sent_text(moved.collectives) if moved.collectives is not None else f"{moved.entered} collectives"
-            yield f"{_when(moved, before)} sent {what}; now {_when(other, after)}"
+            del old[_place(kind)], new[_place(other)]
+            what = sent_text(kind.collectives) if kind.collectives is not None else f"{kind.entered} collectives"
+            yield f"{_when(kind, before)} sent {what}; now {_when(other, after)}"
     for kind in old.values():
         lines = _changes_of(kind.collectives, kind.entered, ordinary[1])
         yield from _attributed(lines, kind, before, general)
@@ -509,7 +507,6 @@ def _kind_changes(
 
 
 def _attributed(lines: Sequence[str], kind: StepKind, course: Course, general: Sequence[str]) -> Iterator[str]:
-    """Sentences with the steps they are about; those that are said of every step are not said again."""
     yield from (f"{_when(kind, course)}: {line}" for line in lines if line not in general)
 
 
@@ -519,7 +516,6 @@ def _changes_of(
     after: Sequence[Collective] | None,
     number_after: int | None = None,
 ) -> list[str]:
-    """What differs, in numbers alone where one of the two is not described."""
     if before is not None and after is not None:
         return changes(before, after)
     then = number_before if number_before is not None else sum(row.count for row in before or ())
@@ -548,7 +544,6 @@ def _ordinal(number: int) -> str:
 def _totals_changed(
     stored: Course, current: Course, ordinary: tuple[Sequence[Collective], Sequence[Collective]]
 ) -> Iterator[str]:
-    """Numbers and bytes of the whole run, by operation, dtype and group."""
     old, new = (_totals(course, rows) for course, rows in zip((stored, current), ordinary, strict=True))
     if old is None or new is None:
         return
@@ -561,7 +556,7 @@ def _totals_changed(
 
 
 def _totals(course: Course, ordinary: Iterable[Collective]) -> dict[tuple[str, str, str], tuple[int, int]] | None:
-    """Family -> how many and how many bytes of a rank; None where not every kind is described."""
+    """Family -> number and bytes of a rank over all steps; None if a kind is not described."""
     numbers: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     rest = course.steps - sum(kind.steps for kind in course.others if kind.first)
@@ -580,19 +575,19 @@ def _amount(amount: tuple[int, int]) -> str:
 
 
 def _last_comparable(shortest: Course) -> int:
-    """The last step of the shorter course that is one in the longer, too: a script's last has its end in it."""
+    """The last step of the shorter course that is comparable: a script's last step includes its end."""
     return shortest.steps - shortest.is_whole
 
 
 def _uncertain(course: Course, steps: int) -> list[StepKind]:
-    """The kinds of which it is not known how many of the first steps are such."""
+    """Kinds for which it is unknown how many of the first steps belong to them."""
     return [kind for kind in course.others if kind.last > steps >= kind.first and kind.steps > 1 and not kind.every]
 
 
-def _cut(course: Course, steps: int, doubtful: Iterable[object]) -> Course:
+def _cut(course: Course, steps: int, uncertain: Iterable[object]) -> Course:
     others = []
     for kind in course.others:
-        if kind.first > steps or _sent(kind) in doubtful:
+        if kind.first > steps or _sent(kind) in uncertain:
             continue
         if kind.every and kind.last > steps:
             number = (steps - kind.first) // kind.every + 1

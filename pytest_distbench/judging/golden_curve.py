@@ -1,10 +1,10 @@
-"""Golden curves: where a series of the same seed leaves the stored one, by how much, and what that suggests.
+"""Golden curves: where a series differs from the stored one of the same seed, by how much, and what that suggests.
 
-A seeded training repeats its losses bit for bit under the same software, world size and thread count. What is added in
-another order, or in another precision, deviates by a share of what the updates have done: by a thousandth of how far
-the loss has moved (gradients in bfloat16), or by rounding (2e-7 of the loss). A fault deviates by some per cent of that
-movement, however small it still is, as under a warm-up. So a deviation is measured against how far the stored curve
-itself has moved, see :func:`limits`; the numbers were measured on real trainings, see benchmarks/numerics.py.
+A seeded training repeats its losses bit for bit under the same software, world size and thread count. Sums in another
+order, or in another precision, deviate by a share of what the updates have done: by a thousandth of how far the loss
+has changed (gradients in bfloat16), or by rounding (2e-7 of the loss). A fault deviates by a few percent of that
+change, however small it still is, as under a warm-up. So a deviation is measured against how far the stored curve
+itself has changed, see :func:`limits`; the numbers were measured on real trainings, see benchmarks/numerics.py.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ RTOL = 1e-3
 gross fault of a training that learns at once. Before any update it is the only limit."""
 
 SHARE_OF_MOVE = 5e-3
-"""Accepted deviation relative to how far the stored curve has moved: five times what gradients in bfloat16 do to it, a
-quarter of the weakest fault of an optimizer."""
+"""Accepted deviation relative to how far the stored curve has changed: five times what gradients in bfloat16 do to it,
+a quarter of the weakest fault of an optimizer."""
 
 FLOOR = 2e-6
-"""Deviations up to this are rounding however little the curve has moved: ten times that of other instruction sets."""
+"""Deviations up to this are rounding however little the curve has changed: ten times that of other instruction sets."""
 
 TIMES_FIRST = 10.0
-"""What differs before any update (other precision of the forward pass) may be so many times as large later: chance has
-its part in each value. The same holds of what the launches of the baseline differ by."""
+"""Factor by which a difference before any update (other precision of the forward pass) may grow later: chance has a
+part in each value. The same holds for differences between the baseline's launches."""
 
 WANTED_MOVE = 0.1
-"""A curve whose length nobody has set is as long as the loss takes to move by this share of it: then updates that are
-wrong by some per cent deviate by more than any rounding."""
+"""A curve without a set length is as long as the loss takes to change by this share of it: then updates that are wrong
+by a few percent deviate by more than any rounding."""
 
 _AT_BEGIN, _AT_END = 3, 5  # values whose means are compared for that: each is of another batch
 
 _FEW = 5
 _SMALLEST = 5e-324
-_LEAST = 1e-6  # a value below this share of the largest counts as that: a curve that touches zero has no ratio there
+_LEAST = 1e-6  # of the largest value; smaller ones count as this share: a curve that touches zero has no ratio there
 
 ROUNDING = 1e-5
-"""Deviations up to this may be other rounding: they do not tell at which step a training went another way."""
+"""Deviations up to this may be other rounding: they do not show at which step a training went another way."""
 
 LOWER_ROUNDING = 1e-2
-"""The same of precisions below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
+"""Rounding below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
 
-DIGITS = 9  # significant digits that tell any two float32 apart; curves are stored and compared with so many
+DIGITS = 9  # significant digits that distinguish any two float32; curves are stored and compared with this many
 
 FEWEST_UNITS = 20
-"""A curve that moves by fewer units of its last digit cannot show a fault of a tenth of what the updates do."""
+"""A curve that changes by fewer units of its last digit cannot show a fault of a tenth of what the updates do."""
 
-ROUNDED_SHARE = 0.2  # where more values differ by one unit of their last digit, that is no rounding of what they print
+ROUNDED_SHARE = 0.2  # if more values differ by one unit of their last digit, that is no rounding of what is printed
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class Divergence:
     """How a curve differs from the stored one.
 
     Attributes:
-        starts_at: the first step, from 1, that differs by more than rounding; None where none does.
-        exceeds_at: the first step beyond the tolerance; None where none is.
+        starts_at: first step, from 1, that differs by more than rounding, or None.
+        exceeds_at: first step that differs by more than the tolerance, or None.
         is_identical: equal in every stored digit.
-        largest_at: the step at which it differs most, from 1.
+        largest_at: step at which it differs most, from 1.
     """
 
     starts_at: int | None
@@ -77,32 +77,32 @@ class Departure:
 
     @property
     def severity(self) -> tuple[bool, float]:
-        """What to compare departures by: beyond the tolerance goes before within."""
+        """Sort key: beyond the tolerance is more severe."""
         return self.exceeds_at is not None, self.largest
 
-    def tell(self, beside: Sequence[str]) -> str:
-        """One clause: where and by how much.
+    def describe(self, labels: Sequence[str]) -> str:
+        """Say in a clause where it differs, and by how much.
 
         Args:
-            beside: what a script wrote beside each value, if the curve was read: its steps have other numbers perhaps.
+            labels: text that a script printed with each value, if the curve was read: its steps may have other numbers.
         """
-        return f"diverges at {self.place(beside)}, differs by up to {format_share(self.largest)}"
+        return f"diverges at {self.place(labels)}, differs by up to {format_share(self.largest)}"
 
-    def place(self, beside: Sequence[str]) -> str:
+    def place(self, labels: Sequence[str]) -> str:
         at = self.starts_at or self.exceeds_at
-        return f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
+        return f"value {at} ({labels[at - 1]})" if at and labels else f"step {at}"
 
-    def suggest(self, beside: Sequence[str], *, is_each_update: bool) -> str:
-        """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates.
+    def suggest(self, labels: Sequence[str], *, is_each_update: bool) -> str:
+        """Likely causes of a divergence at this step: the loss of step n has seen n - 1 updates.
 
         Args:
-            beside: as for :meth:`tell`.
-            is_each_update: whether a script shows as many values as it makes updates; else one may have seen several.
+            labels: as for :meth:`describe`.
+            is_each_update: whether a script prints a value per update; else one value may cover several.
         """
         match self.starts_at or self.exceeds_at:
             case None:
                 return "likely causes, behind the curve: data of a later epoch, a schedule, what was saved and loaded"
-            case 1 if beside and beside[0].startswith("epoch"):
+            case 1 if labels and labels[0].startswith("epoch"):
                 return (
                     "likely causes, within the first epoch: initialisation, data and sharding, the forward pass, an "
                     "update, or what a restart or a change of membership loaded"
@@ -150,36 +150,37 @@ def deviations(stored: Sequence[float], current: Sequence[float]) -> list[float]
 
 
 def limits(stored: Sequence[float], *, first: float = 0.0) -> list[float]:
-    """The accepted relative deviation of each value: its share of how far the curve has moved up to there.
+    """Accepted relative deviation of each value: a share of how far the curve has changed up to there.
 
-    That is twice what the means of its halves differ by, as each value is of another batch; of few values their range.
+    That change is twice the difference between the means of its halves, as each value is of another batch; for few
+    values it is their range.
 
     Args:
-        first: what is known to differ without any update, relative: the first values, or launches of the baseline.
+        first: relative difference that is known without any update: of the first values, or between baseline launches.
     """
     peak = max(map(abs, stored)) or 1.0
     values = [value / peak for value in stored]
     accepted, halves = [RTOL], 0.0
     for n, value in enumerate(values[1:], 2):
         known = values[:n]
-        moved = max(known) - min(known)
+        change = max(known) - min(known)
         if n > _FEW:
             halves = max(halves, abs(statistics.fmean(known[n // 2 :]) - statistics.fmean(known[: n // 2])))
-            moved = 2 * halves
-        share = SHARE_OF_MOVE * moved / max(abs(value), _LEAST)
+            change = 2 * halves
+        share = SHARE_OF_MOVE * change / max(abs(value), _LEAST)
         accepted.append(min(RTOL, max(share, FLOOR, TIMES_FIRST * first)))
     return accepted
 
 
 def compare(
     stored: Sequence[float], current: Sequence[float], *, rtol: float | None, rounding: float, spread: float = 0.0
-) -> Departure:
+) -> Divergence:
     """Compare a curve with the stored one of the same seed.
 
     Args:
         current: as many values, or more.
-        rtol: accepted relative deviation of each step, where somebody has set one; None: :func:`limits`.
-        rounding: deviations up to this do not mark the step where the departure starts; 0 where the curve is known
+        rtol: accepted relative deviation of each step, if somebody has set one, or None for :func:`limits`.
+        rounding: deviations up to this do not mark the step at which the divergence starts; 0 if the curve is known
             to repeat bit for bit.
         spread: relative deviation of the baseline's launches from each other.
     """
@@ -192,7 +193,7 @@ def compare(
             if abs(current[i] - stored[i]) < 1.5 * unit:
                 accepted[i] = max(accepted[i], found[i])
     exceeds = next((i for i, (is_, may) in enumerate(zip(found, accepted, strict=True), 1) if is_ > may), None)
-    return Departure(
+    return Divergence(
         starts_at=_first_beyond(found, rounding),
         exceeds_at=exceeds,
         largest=max(found),
@@ -202,7 +203,7 @@ def compare(
 
 
 def common(launches: Sequence[Sequence[float]]) -> list[float]:
-    """The values, of stored digits, on which all launches agree from the first on."""
+    """The values, in stored digits, on which all launches agree from the first on."""
     series = [list(map(round_digits, launch)) for launch in launches]
     agreeing = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*series, strict=False))
     return [column[0] for column in agreeing]
@@ -210,7 +211,7 @@ def common(launches: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where two series leave one another: the first other value, from 1, and whether rounding begins so."""
+    """First difference of two series: number of the value, from 1, and whether rounding begins like that."""
 
     number: int
     then: float
@@ -222,10 +223,10 @@ class Beginning:
 def beginning(
     stored: Sequence[float], lengths: tuple[int, int], current: Sequence[float], *, is_exact: bool
 ) -> Beginning | None:
-    """How two whole series begin to differ, of the baseline and of this run; None: they do not.
+    """Find the first difference of two whole series, of the baseline and of this run, or None.
 
     Args:
-        lengths: of the series of which these values were kept.
+        lengths: of the series before these values were thinned.
         is_exact: whether both compute in float32 throughout.
     """
     places = [kept_places(length) for length in lengths]
@@ -241,29 +242,29 @@ def beginning(
 
 
 def share_of_range(stored: Sequence[float], current: Sequence[float]) -> float:
-    """The largest difference of two series, relative to the range of the first; infinite where that is 0."""
+    """The largest difference of two series, relative to the range of the first; infinite if that is 0."""
     largest = max((abs(b - a) for a, b in zip(stored, current, strict=False)), default=0.0)
     return largest / spread if (spread := max(stored) - min(stored)) > 0 else math.inf if largest else 0.0
 
 
 def steps_to_move(losses: Sequence[float]) -> int:
-    """How many of these losses make a curve whose updates have moved it far enough to be judged."""
+    """How many of these losses make a curve whose updates have changed it far enough to be judged."""
     begin = statistics.fmean(losses[:_AT_BEGIN])
     for steps in range(FEWEST_CURVE_STEPS, min(MOST_CURVE_STEPS, len(losses))):
-        moved = statistics.fmean(losses[steps - _AT_END : steps]) - begin
-        if abs(moved) >= WANTED_MOVE * abs(begin):
+        change = statistics.fmean(losses[steps - _AT_END : steps]) - begin
+        if abs(change) >= WANTED_MOVE * abs(begin):
             return steps
     return min(MOST_CURVE_STEPS, len(losses))
 
 
 def unit_of(values: Sequence[float]) -> float:
-    """One unit of the last digit that any of these has: 0.01 of losses that are printed with two decimals."""
+    """One unit of the last digit that any of these has: 0.01 for losses that are printed with two decimals."""
     digits = [Decimal(repr(round_digits(value))).normalize().as_tuple().exponent for value in values if value]
     return min((10.0 ** int(exponent) for exponent in digits), default=1.0)
 
 
 def stands_still(values: Sequence[float]) -> str:
-    """Why a curve shows no learning, in a clause: its values are one, but for rounding. Empty: it moves."""
+    """Why a curve shows no learning, in a clause, or "" if its values differ by more than rounding."""
     peak = max(map(abs, values), default=0.0) or 1.0
     if len(values) < 2 or max(values) / peak - min(values) / peak > FLOOR:
         return ""
@@ -274,7 +275,7 @@ def stands_still(values: Sequence[float]) -> str:
 
 
 def hides(stored: Sequence[float]) -> str:
-    """Why a curve shows little, in a clause: its digits are too coarse for how far it moves. Empty: they are not."""
+    """Why a curve shows little, in a clause, or "" if its digits are fine enough for how far it changes."""
     unit = unit_of(stored)
     units = (max(stored) - min(stored)) / unit if unit else math.inf
     if len(stored) < 2 or units >= FEWEST_UNITS:
@@ -287,21 +288,21 @@ def hides(stored: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """How the curves of launches of the same code differ, where they differ too much for a golden curve.
+    """How the curves of launches of the same code differ, if they differ too much for a golden curve.
 
     Attributes:
-        starts_at: the first value, from 1, at which one of them leaves the first launch's by more than rounding.
+        starts_at: first value, from 1, at which a launch differs from the first one by more than rounding.
     """
 
     starts_at: int
     largest: float
 
-    def tell(self, beside: Sequence[str]) -> str:
-        """One clause, with the line that mends it."""
+    def describe(self, labels: Sequence[str]) -> str:
+        """Say in a clause how they differ, with the line that fixes it."""
         by = f"by up to {self.largest:.1e}"
         if self.starts_at > 1:
             return f"differ {by} from value {self.starts_at} on: {_PARTLY}"
-        return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if beside else _SEED}"
+        return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if labels else _SEED}"
 
 
 _SEED_OF_A_SCRIPT = (
@@ -323,10 +324,10 @@ _PARTLY = (
 
 
 def disagreement(launches: Sequence[Sequence[float]], *, rtol: float = RTOL) -> Disagreement | None:
-    """How launches of a training leave one another; None where they agree, but for rounding, or there is one.
+    """How launches of a training differ; None if they agree but for rounding, or there is one.
 
-    Weights, data or dropout that nobody seeded show in the first values. Kernels with atomic additions differ by
-    rounding there, and by less than the tolerance later.
+    Weights, data or dropout without a seed show in the first values. Kernels with atomic additions differ by rounding
+    there, and by less than the tolerance later.
     """
     steps = min(map(len, launches), default=0)
     found = [deviations(launches[0][:steps], series[:steps]) for series in launches[1:]] if steps else []

@@ -1,6 +1,6 @@
-"""What a case makes of its test, and the line that says why.
+"""Outcome of a case for its test, and the line that says why.
 
-The line tells the story in about 100 characters; JUnit and summaries show only it.
+The line has about 100 characters; JUnit and summaries show only it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.remarks import find_causes
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.words import change, metric_text, threshold
 from pytest_distbench.records.case import OVERSUBSCRIBED
@@ -23,24 +23,24 @@ from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Decis
 from pytest_distbench.records.wanted import NoBaseline
 from pytest_distbench.units import counted, format_change, is_size, quantity
 
-LONGEST_LINE = 500  # characters of what a launch says of its end
+LONGEST_LINE = 500  # characters of a launch's reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    options: frozenset[str] = frozenset()  # those that are given under which more reasons fail, without their dashes
+    options: frozenset[str] = frozenset()  # those given that make more reasons fail, without their dashes
     no_baseline: NoBaseline = "warn"
 
 
 def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> CaseResult:
     """Decide about a case.
 
-    The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
+    The first of these that holds: a rank failed; all ranks skipped; an injected slowdown was not detected, and the run
     does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
-    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
-    update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
-    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
-    verdicts of an advisory case are decided likewise, and fail nothing, or only where one is no timing.
+    judged, as expected if ranks share cores; a metric violates a bound, unless that is expected; an update refused the
+    numbers; another verdict fails, unless that is expected; the run does not accept a verdict; there is no baseline,
+    and the run does not accept that. If all ranks skipped, they say how the test stands down. The verdicts of an
+    advisory case are decided likewise, and fail nothing, or only those that are no timing.
     """
     outcome, decision, verdicts = _decide(result, strictness, stood_down)
     advisory = f" (advisory: {result.advisory})" if outcome == "advisory" else ""
@@ -52,7 +52,6 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
 def _decide(
     result: CaseResult, strictness: Strictness, stood_down: CaseOutcome
 ) -> tuple[CaseOutcome, Decision, Sequence[Finding]]:
-    """The outcome, what decided it, and the verdicts that did."""
     last = result.launches[-1]
     if last.outcome != "passed":
         return "failed" if last.outcome == "failed" else stood_down, "launch", ()
@@ -83,7 +82,6 @@ def _decide(
 
 
 def _unwanted(result: CaseResult, verdicts: Sequence[Finding]) -> CaseOutcome:
-    """What verdicts make of a case that the run does not accept."""
     is_exact = any(v.kind == "missing" or not METRIC_KINDS[v.better].scatters for v in verdicts)
     return "failed" if not result.advisory or (result.is_advisory_of_timings and is_exact) else "advisory"
 
@@ -126,11 +124,11 @@ def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
         case "not_found":
             control = result.control
             assert control is not None
-            told = telling(control)
-            seen = "nothing" if told.ratio is None else format_change(told.ratio)
-            planted = f"injected {format_change(planted_ratio(control, told))}, measured {seen}"
+            timing = representative(control)
+            seen = "nothing" if timing.ratio is None else format_change(timing.ratio)
+            injected = f"injected {format_change(injected_ratio(control, timing))}, measured {seen}"
             where = "by A/B" if control.step == "turns" else "against the baseline"
-            return f"a slowdown was {detection(control)}: {metric_text(told)} {planted} {where}"
+            return f"a slowdown was {detection(control)}: {metric_text(timing)} {injected} {where}"
         case _:
             return ""
 
@@ -138,7 +136,7 @@ def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
 def launch_headline(launch: LaunchRecord) -> str:
     """One line: which launch, on how many ranks, and what happened.
 
-    Of a command, and of an elastic job whose training came to its end, there is no rank to tell of.
+    A command, and an elastic job whose training completed, have no ranks to name.
     """
     number = f"launch {launch.index + 1}"
     where = number if launch.command or not launch.fates else f"{number} on {counted(len(launch.fates), 'rank')}"
@@ -168,18 +166,18 @@ def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> st
     return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
 
 
-def telling(control: Control) -> Finding:
-    """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
+def representative(control: Control) -> Finding:
+    """The timing that represents a control: one that detected the slowdown, and of those the one that changed most."""
 
     def worse_by(verdict: Finding) -> float:
-        moved = math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
-        return METRIC_KINDS[verdict.better].sign * moved
+        by = math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+        return METRIC_KINDS[verdict.better].sign * by
 
     return max(control.verdicts, key=lambda v: (is_found(v), worse_by(v)))
 
 
-def planted_ratio(control: Control, verdict: Finding) -> float:
-    """What the number was to be of its value without the delay: of a rate it is less."""
+def injected_ratio(control: Control, verdict: Finding) -> float:
+    """Expected ratio of the number to its value without the delay: below 1 for a rate."""
     return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
 
 
@@ -201,7 +199,7 @@ def detection(control: Control) -> str:
 
 
 def state_of(result: CaseResult) -> str:
-    """What a case is counted as."""
+    """Category in which a case is counted."""
     if result.outcome != "passed":
         return result.outcome
     if result.is_written:
@@ -222,7 +220,7 @@ COMMUNICATION_CHANGED = "communication changed"
 
 
 def why_failed(result: CaseResult) -> str:
-    """In two or three words, for a count: ``communication changed``."""
+    """Reason in two or three words, for a count: ``communication changed``."""
     if (last := result.launches[-1]).outcome == "failed":
         is_of_rank = not last.fates or any(fate.outcome == "failed" for fate in last.fates)
         return "a rank failed" if is_of_rank else "a launch failed"
@@ -242,4 +240,4 @@ def why_number(first: Finding) -> str:
         return "losses changed" if kind.is_curve else "trains otherwise"
     if first.kind == "changed":
         return f"{first.name} changed"
-    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
+    return "more memory" if is_size(first.unit) else "slower" if is_timing(first, first.unit) else f"{first.name} worse"

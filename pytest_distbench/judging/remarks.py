@@ -1,7 +1,7 @@
-"""What is said besides verdicts: what may explain a regression of a case, and what a run says of itself. Pure.
+"""Findings besides verdicts: likely causes of a case's regression, and remarks about a run. Pure.
 
-Each is a finding in a sentence or two, which is never judged. A new cause is a row of :data:`CAUSES`, a new remark one
-of :data:`RUN_REMARKS`, with a code in ``records/reasons.py``.
+Each is a sentence or two, and is never judged. A new cause is a row of :data:`CAUSES`, a new remark one of
+:data:`RUN_REMARKS`, with a code in ``records/reasons.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.bounds import is_learned
 from pytest_distbench.judging.entry import norm_of, phases_of
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.judging.terms import TOO_GOOD, severity, software_changes, version_changes
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
@@ -36,19 +36,19 @@ from pytest_distbench.units import (
     is_size,
 )
 
-_LATE_SHARE = 0.1  # a rank that comes later than the others by this share of the iteration holds them up
+_LATE_SHARE = 0.1  # a rank that comes later than the others by this share of the iteration delays them
 _LATE_LAUNCHES = 0.8  # ... in this share of the launches: in one of them anything may have happened.
 _SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
-"""A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
+"""A rank is slow if it is the slowest in this share of the iterations, in more than this share of the launches."""
 _PHASE_CHANGE = 0.1
 _MOST_PHASES = 4
 _COMPUTES, _WAITS = 0.7, 0.3
-"""Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+"""Shares of the added time that were spent computing: above the first it is work, below the second it is waiting."""
 _GROWN, _GROWN_AMONG_OTHERS = 2.0, 1.25
-"""CPU time that has grown so many times was spent computing, however long ranks waited besides: where other processes
-want the CPUs, what was added waits for them as well."""
+"""CPU time that has grown by this factor was spent computing, however long ranks waited besides: if other processes
+want the CPUs, the added work waits for them as well."""
 _EXPOSED = 0.5
-"""In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
+"""Share of the iterations in which the device waited for the host: below it, host time is no part of the timing."""
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
 MOST_DIFFERENCES = 8
@@ -56,7 +56,7 @@ _MOST_UNUSED = 20
 
 
 def find_causes(result: CaseResult) -> list[Finding]:
-    """What stands out, the most telling first: in the order of their codes."""
+    """Likely causes of a regression, the most likely first: in the order of their codes."""
     found = [cause for find in CAUSES.values() for cause in find(result)]
     return sorted(found, key=lambda cause: list(REMARKS).index(cause.code))
 
@@ -68,27 +68,27 @@ def regressions(result: CaseResult) -> list[Finding]:
 
 
 def communication(result: CaseResult) -> Iterator[Finding]:
-    """What an iteration does changed, with or without a metric that regressed besides."""
+    """Communication that changed, with or without a metric that regressed besides."""
     is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
             is_of_run = all("of the whole run" in line for line in verdict.differences)
             changed = f"communication {'of the run' if is_of_run and verdict.differences else 'per step'} changed"
-            told = f"likely cause: {changed}" if is_slower else f"{changed.capitalize()}:"
+            text = f"likely cause: {changed}" if is_slower else f"{changed.capitalize()}:"
             lines = verdict.differences[:MOST_DIFFERENCES]
             if (more := len(verdict.differences) - MOST_DIFFERENCES) > 0:
                 lines.append(f"and {more} more")
-            yield Finding(code="changed-communication", metric=verdict.metric, reason=told, differences=lines)
+            yield Finding(code="changed-communication", metric=verdict.metric, reason=text, differences=lines)
 
 
 def name_of_rank(rank: int, result: CaseResult) -> str:
-    """The rank, with its host where there are several."""
+    """The rank, with its host if there are several."""
     hosts = hosts_of(result)
     return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
 
 
 def hosts_of(result: CaseResult) -> list[str]:
-    """The host of each rank; empty: all are on this one."""
+    """The host of each rank, or empty if all are on this one."""
     return next((launch.hosts for launch in reversed(result.launches) if launch.hosts), [])
 
 
@@ -98,12 +98,12 @@ def phases(result: CaseResult) -> Iterator[Finding]:
     before, now = result.reference.phases, phases_of(result.launches)
     longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
     for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
-        told = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
-        yield Finding(code="longer-phase", reason=told)
+        text = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
+        yield Finding(code="longer-phase", reason=text)
 
 
 def cpu_time(result: CaseResult) -> Iterator[Finding]:
-    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
+    """Whether the added time was spent computing. CPU time is summed over ranks, the timing is the slowest rank's.
 
     Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
     """
@@ -133,16 +133,16 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
                 spent += "; it may wait for a CPU, as other processes used them"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
-        moved = movement(then, now, format_seconds)
-        told = f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
-        yield Finding(code="added-time", metric=verdict.metric, reason=told)
+        shown = movement(then, now, format_seconds)
+        text = f"CPU time of all ranks {per} {verdict.metric}: {shown}: the added time is {spent}"
+        yield Finding(code="added-time", metric=verdict.metric, reason=text)
         return
 
 
 def host_time(result: CaseResult) -> Iterator[Finding]:
-    """On a GPU: who added the time, the device or the host.
+    """Whether the device or the host of a GPU added the time.
 
-    The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
+    The CPU time of a GPU's rank does not show it: a host that waits for an event spins.
     """
     world_size = result.case.world_size
     if result.case.device != "cuda":
@@ -164,10 +164,10 @@ def host_time(result: CaseResult) -> Iterator[Finding]:
             )
         else:
             added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
-        moved = movement(then, now, format_seconds)
-        told = f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        shown = movement(then, now, format_seconds)
+        text = f"host time of all ranks per iteration of {verdict.metric}: {shown}: {added}"
         spins = "CPU time does not show it: a host spins while it waits for an event of the device"
-        yield Finding(code="added-time", metric=verdict.metric, reason=told, differences=[spins])
+        yield Finding(code="added-time", metric=verdict.metric, reason=text, differences=[spins])
         return
 
 
@@ -178,12 +178,12 @@ def _added_s(verdict: Finding) -> float | None:
 
 
 def late_rank(result: CaseResult) -> Iterator[Finding]:
-    """The rank that came late to the collectives, or else the one whose clock was the slowest."""
+    """The rank that came late to the collectives, or else the one that was slowest in most iterations."""
     failed = regressions(result)
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
         known = any(verdict.metric in launch.late_s for launch in result.launches)
-        key = verdict.metric if known else TRAINING_STEP  # which all of a script's clocks are of
+        key = verdict.metric if known else TRAINING_STEP  # which all of a script's timings are of
         late = [launch.late_s[key] for launch in result.launches if key in launch.late_s]
         if not late or iteration_s is None:
             continue
@@ -192,8 +192,8 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
             typical = format_seconds(statistics.median(launch[rank] for launch in late))
             of = "a training step" if key == TRAINING_STEP else key
             who = name_of_rank(rank, result)
-            told = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
-            yield Finding(code="late-rank", metric=verdict.metric, reason=told)
+            text = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
+            yield Finding(code="late-rank", metric=verdict.metric, reason=text)
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -205,12 +205,12 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
                 votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            told = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
-            yield Finding(code="late-rank", reason=told)
+            text = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
+            yield Finding(code="late-rank", reason=text)
 
 
 def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
-    """Seconds of an iteration; of the whole time of a script, of one of its steps. None where that is not known."""
+    """Seconds of an iteration; for the whole time of a script, of one of its steps. None if unknown."""
     if verdict.current is None or verdict.unit != "s":
         return None
     if verdict.name != WALL_TIME:
@@ -226,25 +226,25 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     return rank if late_s[rank] - others > margin_s else None
 
 
-def clocks(result: CaseResult) -> Iterator[Finding]:
-    """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
+def frequencies(result: CaseResult) -> Iterator[Finding]:
+    """GPU clocks, changed or not, and the CPU that enqueues: they distinguish machine and code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return
-    moved = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
+    changes = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
     if then.memory_mhz and now.memory_mhz:
-        moved.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
+        changes.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
     others = []
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
         others = [f"CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"]
-    told = f"median clocks of the slowest GPU: {', '.join(moved)}"
-    yield Finding(code="gpu-clocks", reason=told, differences=others)
+    text = f"median clocks of the slowest GPU: {', '.join(changes)}"
+    yield Finding(code="gpu-clocks", reason=text, differences=others)
 
 
 def algorithm(result: CaseResult) -> Iterator[Finding]:
-    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless NCCL_ALGO is set.
 
-    Of two ranks there is one order, and both sides of a pair have what this run has.
+    Two ranks have one order only, and both sides of a pair have what this run has.
     """
     if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
         return
@@ -252,9 +252,9 @@ def algorithm(result: CaseResult) -> Iterator[Finding]:
         return
     for verdict in result.verdicts:
         if METRIC_KINDS[verdict.better].is_curve and (verdict.row.may_be_confirmed or verdict.code == "numerics"):
-            told = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
+            text = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
             advice = "set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
-            yield Finding(code="free-algorithm", metric=verdict.metric, reason=told, differences=[advice])
+            yield Finding(code="free-algorithm", metric=verdict.metric, reason=text, differences=[advice])
             return
 
 
@@ -271,21 +271,21 @@ CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
         "CPU time": cpu_time,
         "host time": host_time,
         "late rank": late_rank,
-        "clocks": clocks,
+        "clocks": frequencies,
         "algorithm": algorithm,
     },
 )
-"""What looks for causes of one kind."""
+"""Functions that find causes, by kind."""
 
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 _MOST_NAMES = 10
 
-FEWEST_CASES = 4  # fewer that move the same way may do so by chance, or by one change in what they share
+FEWEST_CASES = 4  # fewer that change the same way may do so by chance, or by one change in what they share
 
-LEAST_MOVEMENT = math.log(1.05)  # the median case has moved by more than this, as a logarithm
+LEAST_MOVEMENT = math.log(1.05)  # the median case has changed by more than this, as a logarithm
 
-EVEN = 0.5  # each case has moved by this share of the median one's movement at least
+EVEN = 0.5  # each case has changed by at least this share of the median one's change
 
 
 def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
@@ -301,27 +301,27 @@ def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
     for result, control in controls:
         if control.left_out:
             left_out = ", ".join(control.left_out)
-            told = f"not delayed in {result.case.title}: {left_out}: the script measures these times itself"
-            yield Finding(code="not-delayed", case=result.case.title, reason=told)
+            text = f"not delayed in {result.case.title}: {left_out}: the script measures these times itself"
+            yield Finding(code="not-delayed", case=result.case.title, reason=text)
     tried = [control for _, control in controls if not control.why_not]
     if tried:
         found = sum(bool(control.found) for control in tried)
         chosen = [control.share for control in tried if control.is_chosen]
         of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (injected: a third more)"
-        told = f"{found} of {counted(len(tried), 'case')} detected a slowdown of {of}"
-        yield Finding(code="detected" if found == len(tried) else "undetected", reason=told)
+        text = f"{found} of {counted(len(tried), 'case')} detected a slowdown of {of}"
+        yield Finding(code="detected" if found == len(tried) else "undetected", reason=text)
 
 
 def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The slowdown that would not have been detected in the timings that were decided: the median one and the worst.
+    """Smallest slowdown that the timings would detect: the median one and the worst.
 
-    One below the threshold passes, however quiet the timing is.
+    A slowdown below the threshold passes, however quiet the timing is.
     """
     found = [
         (max(v.mde, v.threshold or 0.0), r, v)
         for r in _compared(results)
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and v.kind in ("unchanged", "improved", "environment") and _is_timing(v)
+        if v.is_judged and v.mde is not None and v.kind in ("unchanged", "improved", "environment") and _is_speed(v)
     ]
     if not found:
         return
@@ -343,40 +343,40 @@ def _largest(share: float) -> str:
     return format_percent(share).removeprefix("more than ")
 
 
-def _is_timing(verdict: Finding) -> bool:
-    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
+def _is_speed(verdict: Finding) -> bool:
+    return is_timing(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
 
 
-def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """All cases with clocks moved the same way against stored baselines: each by the median of its clocks and rates."""
+def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """All cases changed the same way against stored baselines: each by the median of its timings and rates."""
     found = []
     for result in _compared(results):
-        moved = [
+        changes = [
             METRIC_KINDS[v.better].sign * math.log(v.ratio)
             for v in result.verdicts
             if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
         ]
-        if moved and result.reference.kind == "stored":
-            found.append(statistics.median(moved))
+        if changes and result.reference.kind == "stored":
+            found.append(statistics.median(changes))
     middle = statistics.median(found) if len(found) >= FEWEST_CASES else 0.0
-    if abs(middle) < LEAST_MOVEMENT or any(moved / middle < EVEN for moved in found):
+    if abs(middle) < LEAST_MOVEMENT or any(change / middle < EVEN for change in found):
         return
-    factors = [math.exp(abs(moved)) for moved in found]
+    factors = [math.exp(abs(change)) for change in found]
     word, span = "slower" if middle > 0 else "faster", f"{min(factors):.2f} to {max(factors):.2f} times"
-    told = (
+    text = (
         f"all {len(found)} cases with timings are {word} than their baselines, by {span}: the cause is the machine, "
         "its software or the baselines, not one change; distbench doctor checks the machine, --distbench-against REF "
         "compares by A/B"
     )
-    yield Finding(code="all-moved", reason=told)
+    yield Finding(code="all-moved", reason=text)
 
 
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The metrics that passed and could not have failed.
+    """Metrics that passed and could not have failed.
 
-    Of a noisy one that is so where its rule sees no doubling (of timings tells :func:`sensitivity`); of one that is
-    equal or not, where the software is another one; of one that is judged over seeds, where besides there is one seed,
-    and no curve says that it is the baseline's training. A bound can fail all the same.
+    A noisy one, if its rule could miss a doubling (:func:`sensitivity` covers timings); an exact one, if the software
+    is another; one that is judged over seeds, if besides there is one seed, and no curve confirms the baseline's
+    training. A bound can fail all the same.
     """
     found: list[tuple[str, str]] = []
     for result in _compared(results):
@@ -392,14 +392,14 @@ def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 found.append((f"{result.case.title} {metric_text(v)}", why))
     for same in grouped((_NUMBER.sub("", why), (name, why)) for name, why in found).values():
         names = and_more([name for name, _ in same])
-        told = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][1]}"
-        yield Finding(code="out-of-reach", reason=told)
+        text = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][1]}"
+        yield Finding(code="out-of-reach", reason=text)
 
 
 def _why_out_of_reach(verdict: Finding, other_software: str, *, is_same_training: bool) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
-        mde = 0.0 if _is_timing(verdict) else verdict.mde or 0.0
+        mde = 0.0 if _is_speed(verdict) else verdict.mde or 0.0
         return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
     if not other_software or verdict.name == FINGERPRINT:
         return ""
@@ -415,24 +415,24 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
     groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in _compared(results) if r.unconfirmed)
     for found in groups.values():
-        told = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
-        yield Finding(code="unconfirmed", reason=told)
+        text = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
+        yield Finding(code="unconfirmed", reason=text)
 
 
 def not_evaluated(results: Sequence[CaseResult]) -> Iterator[Finding]:
     if found := [r.case.title for r in results if any(v.code == "host-busy" for v in r.verdicts)]:
-        told = f"{WALL_TIME} of {and_more(found)} not evaluated: host busy, as another run measured on it"
-        yield Finding(code="not-evaluated", reason=told)
+        text = f"{WALL_TIME} of {and_more(found)} not evaluated: host busy, as another run measured on it"
+        yield Finding(code="not-evaluated", reason=text)
 
 
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """What a recording read and git ignores, so that no A/B with its commit can run."""
+    """Files that a recording read and git ignores, so that no A/B with its commit can run."""
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
     if found:
         who = and_more(list(dict.fromkeys(found.values())))
-        told = f"{who} reads {and_more(list(found))}, which git ignores: A/B with another revision needs it"
+        text = f"{who} reads {and_more(list(found))}, which git ignores: A/B with another revision needs it"
         link = f"to link it, write distbench_against_link = {', '.join(found)} into the ini file"
-        yield Finding(code="unlinked", reason=f"{told}; {link}")
+        yield Finding(code="unlinked", reason=f"{text}; {link}")
 
 
 def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -444,9 +444,9 @@ def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 continue
             faster = v.ratio ** -METRIC_KINDS[v.better].sign
             if faster > TOO_GOOD and faster * wall > TOO_GOOD:
-                told = f"{v.metric} says {faster:.3g} times as fast, and {WALL_TIME} changed by {format_change(wall)}"
+                text = f"{v.metric} says {faster:.3g} times as fast, and {WALL_TIME} changed by {format_change(wall)}"
                 yield Finding(
-                    code="contradiction", reason=f"{result.case.title}: {told}: do both still measure the same work?"
+                    code="contradiction", reason=f"{result.case.title}: {text}: do both still measure the same work?"
                 )
 
 
@@ -469,17 +469,17 @@ def flaky(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def needless(results: Sequence[CaseResult]) -> list[Finding]:
-    """Cases that are expected to fail, and of which every number is seen to be no worse.
+    """Cases that are expected to fail, although every number is known to be no worse.
 
-    Other digits of a training are not seen to be harmless.
+    Other digits of a training are not known to be harmless.
     """
     found = []
     for r in _compared(results):
         judged = [v for v in r.verdicts if v.is_judged]
-        is_fine = all(v.kind in ("unchanged", "improved") and v.row.is_answer and not v.row.is_told for v in judged)
+        is_fine = all(v.kind in ("unchanged", "improved") and v.row.is_answer and not v.row.is_reported for v in judged)
         if r.xfail_perf and is_fine:
-            told = f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
-            found.append(Finding(code="needless-xfail", case=r.case.title, reason=told))
+            text = f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
+            found.append(Finding(code="needless-xfail", case=r.case.title, reason=text))
     return found[:_MOST_NAMES]
 
 
@@ -489,12 +489,12 @@ def software(results: Sequence[CaseResult]) -> Iterator[Finding]:
         if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
             changes = software_changes(result.reference.software, result.environment.software)
             is_paired = result.reference.kind == "paired"
-            told = "software differs from the baseline's" if is_paired else "software differs from the baselines'"
-            found.setdefault(told, Counter()).update(changes)
-    for told, counts in found.items():
+            text = "software differs from the baseline's" if is_paired else "software differs from the baselines'"
+            found.setdefault(text, Counter()).update(changes)
+    for text, counts in found.items():
         if counts:
             differs = ", ".join(f"{what} ({counted(number, 'case')})" for what, number in counts.items())
-            yield Finding(code="software", reason=f"{told}: {differs}")
+            yield Finding(code="software", reason=f"{text}: {differs}")
 
 
 def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -505,7 +505,7 @@ def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings by a command or in an elastic job, which do not say what they leave behind; once for all cases."""
+    """Trainings by a command or in an elastic job, whose results are not recorded; one line for all cases."""
     found = [
         r.case.title
         for r in results
@@ -513,24 +513,24 @@ def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
         and any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in r.launches[-1].measurements)
     ]
     if found:
-        told = f"{and_more(found)}: weights at the end and saved files are not compared in a command or an elastic job"
-        yield Finding(code="not-recorded", reason=told)
+        text = f"{and_more(found)}: weights at the end and saved files are not compared in a command or an elastic job"
+        yield Finding(code="not-recorded", reason=text)
 
 
-def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
+def undescribed(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """Bodies that communicate in loops of their own, which no fingerprint describes; one line for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
-    if found := [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]:
+    if found := [r.case.title for r in judged if any(run.undescribed_collectives for run in r.launches)]:
         how = 'for step in rank.timed("step", iterations=N), or rank.goal'
-        told = f"no fingerprint: {and_more(found)}: what the body sends is not compared; wrap its loop: {how}"
-        yield Finding(code="unseen", reason=told)
+        text = f"no fingerprint: {and_more(found)}: what the body sends is not compared; wrap its loop: {how}"
+        yield Finding(code="unseen", reason=text)
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings of which nothing that they learn is judged, such as a loss; once for those that have no baseline yet.
+    """Trainings of which no learned number, such as a loss, is judged; those without a baseline yet have a line apart.
 
-    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes. On the
-    backend ``fake`` no loss means anything.
+    A training is a case whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
+    On the backend ``fake`` no loss means anything.
     """
     found = []
     for result in results:  # by its kind, or by what its name says, a number may be what a training learns
@@ -550,8 +550,8 @@ def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 else 'keep its losses, and call rank.record("loss_curve", losses[:10], better="curve") after the loop'
             )
             names = and_more([result.case.title for result in group])
-            told = f"{names}: trains, and nothing judges whether it learns; {how}"
-            yield Finding(code=code, reason=told)
+            text = f"{names}: trains, and nothing judges whether it learns; {how}"
+            yield Finding(code=code, reason=text)
 
 
 def _steps(result: CaseResult) -> list[str]:
@@ -563,25 +563,25 @@ def _steps(result: CaseResult) -> list[str]:
 
 
 def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Finding:
-    """What of a change was not used, because its base judged it: no file, or these."""
+    """Files of a change that were not used, because its base judged it; there may be none."""
     if not not_used:
         return Finding(
             code="judged-by-base",
             reason=f"judged by {name}: this change alters no test, conftest.py, baseline or setting",
         )
     were = "was" if len(not_used) == 1 else "were"
-    told = f"judged by {name}: {counted(len(not_used), 'file')} of this change {were} not used"
+    text = f"judged by {name}: {counted(len(not_used), 'file')} of this change {were} not used"
     if has_failed:
-        told += "; if a test fails because it is to change, review them, and run without --distbench-judge"
+        text += "; if a test fails because it is to change, review them, and run without --distbench-judge"
     more = len(not_used) - _MOST_UNUSED
     lines = [*not_used[:_MOST_UNUSED], *([f"and {more} more"] if more > 0 else [])]
-    return Finding(code="judged-by-base", reason=told, differences=lines)
+    return Finding(code="judged-by-base", reason=text, differences=lines)
 
 
 RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     injected,
     sensitivity,
-    moved_together,
+    changed_together,
     out_of_reach,
     unconfirmed,
     not_evaluated,
@@ -592,10 +592,10 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     software,
     not_recorded,
     without_weights,
-    unseen,
+    undescribed,
     unjudged_learning,
 )
-"""What looks for remarks on a run, in the order in which reports have them."""
+"""Functions that find remarks on a run, in the order in which reports have them."""
 
 
 def remarks(results: Sequence[CaseResult]) -> list[Finding]:

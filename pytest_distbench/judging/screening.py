@@ -1,28 +1,28 @@
-"""What few launches show, is a case worth more of them; and what neighbouring sizes show together. Pure, no I/O.
+"""Screen a case by few launches, is it suspicious; and judge neighbouring sizes together. Pure, no I/O.
 
-A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
-its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
-kinds of evidence, whichever speaks loudest:
+A wrong screening costs some seconds, so it may be sensitive: there is no reserve for an environment shift, and its
+threshold is far below the tolerance. Launches of the candidate are compared with the stored ones, on logarithms, by
+four kinds of evidence, of which the strongest counts:
 
-- the fast side of each metric, as ``thresholds`` has it;
-- all of its iterations: the fast side does not see that most of them became slow;
-- the CPU time of all ranks per iteration: beside other processes work that computes takes longer, and hardly any more
-  CPU time. It sees what computes more, and nothing that waits;
+- the lower quantile of each metric, as in ``thresholds``;
+- all of its iterations: the lower quantile does not show that most of them became slow;
+- the CPU time of all ranks per iteration: while other processes run, work that computes takes longer, and hardly any
+  more CPU time. It shows what computes more, and nothing that waits;
 - all points of a name together, by their geometric mean: the sizes of a sweep.
 
-After the first launch whatever speaks for a slowdown at all asks for a second one, and that for a third
-(:data:`SCREENING_LAUNCHES`). What is beyond the limit then is *suspicious*: the larger of half of the tolerance
+After the first launch any evidence of a slowdown asks for a second one, and that for a third
+(:data:`SCREENING_LAUNCHES`). What then exceeds the threshold is *suspicious*: the larger of half of the tolerance
 (:data:`SHARE_OF_TOLERANCE`) and what the noise between launches allows, at error rates that let :data:`CONFIRMED` cases
-of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
-both; benchmarks/verdict_rules.py measures it.
+of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Environment shifts add
+to both; benchmarks/verdict_rules.py measures it.
 
 **Neighbours.** Code that became slower is slower over a range of sizes; a size that is slower alone was more often
 disturbed. So runs of two, four and eight adjacent sizes of a sweep are judged once more as one number, their geometric
-mean in each launch, by the rule for each of them: what their noise has in common is in the noise of the mean. A run
-regressed, or improved, where its mean did, and each of its sizes moved that way by more than the tolerance; then all
-its sizes did. The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger
-evidence than they would without neighbours, and the rest in equal parts on the runs of each length. What that finds is
-in docs/dev/rules.md.
+mean in each launch, by the rule for each of them: their common noise is in the noise of the mean. A run regressed, or
+improved, if its mean did, and each of its sizes changed that way by more than the tolerance; then all its sizes did.
+The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger evidence than
+they would without neighbours, and the rest in equal parts on the runs of each length. docs/dev/rules.md has the
+results.
 """
 
 from __future__ import annotations
@@ -51,43 +51,43 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import is_size
 
-SCREENING_LAUNCHES = 3  # of the candidate, at most: from there on interleaved launches are the cheaper way
+SCREENING_LAUNCHES = 3  # of the candidate, at most: from there on interleaved launches are cheaper
 
 SHARE_OF_TOLERANCE = 0.5  # a change below this share of the tolerance is never looked at more closely
 
-CONFIRMED = 0.3  # cases of a healthy run that are suspicious, on average
+CONFIRMED = 0.3  # average number of cases of a healthy run that are suspicious
 
 ADDED = 0.2  # healthy cases that ask for a second launch
 
-KINDS = 5  # of evidence, which share what a metric may spend
+KINDS = 5  # kinds of evidence, which share the error rate of a metric
 
-FEWEST_POINTS = 3  # of a name, to be looked at together
+FEWEST_POINTS = 3  # of a name, to be judged together
 
-SEEN_SHARE = 0.8  # what is found less often is not seen
+SEEN_SHARE = 0.8  # a slowdown that is found less often is not covered
 
-SUSPICIOUS = 1.0  # from here on the evidence is beyond its limit
+SUSPICIOUS = 1.0  # from here on the evidence exceeds its threshold
 
-LEAST = 1e-6  # of what may be divided by, and of what is worth a look
+LEAST = 1e-6  # smallest divisor, and smallest evidence that counts
 
 _HALVINGS = 30
 _LARGEST = 5.0  # as a logarithm
 
 
-AXIS = "message_bytes"  # what sizes are called in the point of a metric
+AXIS = "message_bytes"  # axis of sizes in the point of a metric
 
 FARTHEST = 4.0  # sizes further apart than this factor are no neighbours: other code may send them
 
-LENGTHS = (2, 4, 8)  # of runs. One begins in the middle of the one before, the last ends with the sweep.
+LENGTHS = (2, 4, 8)  # lengths of runs. One begins in the middle of the one before, the last ends with the sweep.
 
 LONE_SHARE = 0.5  # of a size's error rate, for the size alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Neighbours in a row.
+    """Run of neighbouring sizes.
 
     Attributes:
-        key: for all of them together; its name is that of the metric and the length.
+        key: of all of them together; its name is that of the metric and the length.
         share: of the error rate of one comparison.
     """
 
@@ -98,7 +98,7 @@ class Neighbours:
 
 
 def find_runs(metrics: Iterable[Sample]) -> list[Neighbours]:
-    """The runs among noisy metrics of one name and point but for the size, the shortest first."""
+    """The runs among noisy metrics that differ in size alone, the shortest first."""
     series: dict[str, list[tuple[float, Sample]]] = {}
     for metric in metrics:
         size = metric.at.get(AXIS)
@@ -109,12 +109,12 @@ def find_runs(metrics: Iterable[Sample]) -> list[Neighbours]:
 
 
 def error_share(key: str, runs: Iterable[Neighbours]) -> float:
-    """The share of its error rate that a metric has for itself: all of it without a neighbour."""
+    """Share of its error rate that a metric has for itself: 1.0 without a neighbour."""
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
 def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
-    """A run as one metric of a launch; None where the launch has not all of it."""
+    """A run as one metric of a launch, or None if the launch lacks part of it."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     metrics = [found[key] for key in run.keys if key in found]
     is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
@@ -122,14 +122,14 @@ def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
 
 
 def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """What a baseline holds of a run, as one metric; empty where not every launch measured all of it."""
+    """A run as one metric of a baseline, or empty if a launch lacks part of it."""
     if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
         return []
     return [_together(launch) for launch in zip(*metrics, strict=True)]
 
 
 def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, Sample]]]:
-    """The sizes in order, in rows without a gap."""
+    """Split the sizes, in order, at gaps."""
     row: list[tuple[float, Sample]] = []
     for size, metric in sorted(sizes, key=lambda item: item[0]):
         if row and size > FARTHEST * row[-1][0]:
@@ -171,16 +171,16 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One way in which some metrics may have become worse. Differences are of logarithms, towards worse positive.
+    """Evidence that some metrics became worse. Differences are of logarithms, positive towards worse.
 
     Attributes:
-        keys: of the metrics that it speaks of.
-        worse_by: by so much the launches differ from the stored ones.
+        keys: of the metrics that it concerns.
+        worse_by: difference of the launches from the stored ones.
         sigma: standard deviation between stored launches.
         stored, launches: how many there are.
         floor: half of the tolerance.
         asking, confirming: error rates of the first launch, and of the last.
-        is_clock: whether it sees all that takes longer, and not only what computes more.
+        is_timing: whether it covers everything that takes longer, and not only what computes more.
     """
 
     keys: tuple[str, ...]
@@ -191,10 +191,10 @@ class Evidence:
     floor: float
     asking: float
     confirming: float
-    is_clock: bool = True
+    is_timing: bool = True
 
     def limit(self, launches: int) -> float:
-        """Beyond it this many launches speak for a slowdown."""
+        """Difference above which this many launches are evidence of a slowdown."""
         rate = self.confirming if launches >= SCREENING_LAUNCHES else self.asking
         return max(self.floor, normal_quantile(1 - min(rate, 0.5)) * self._error(launches))
 
@@ -206,8 +206,8 @@ class Evidence:
     def sees(self) -> float:
         """The smallest slowdown, as a logarithm, that is suspicious in :data:`SEEN_SHARE` of all runs.
 
-        So often first and last launch both are beyond their limits, as if they were independent. A machine that is
-        faster than the baseline's hides as much.
+        First and last launch must both exceed their thresholds, as if they were independent. A machine that is faster
+        than the baseline's hides that much of a slowdown.
         """
         low, high, normal = 0.0, _LARGEST, statistics.NormalDist()
         for _ in range(_HALVINGS):
@@ -222,17 +222,20 @@ class Evidence:
 
 
 class Screening(tuple[Evidence, ...]):
-    """The evidence on the clocks of a case."""
+    """Evidence on the timings of a case."""
 
     def asks(self, metric: str) -> bool:
-        """Whether a clock looks worse, while one more launch of this tree may tell that it is not."""
+        """Whether a timing looks worse, while one more launch of the candidate may show that it is not."""
         found = [e for e in self if metric in e.keys]
-        return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_clock for e in found)
+        return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_timing for e in found)
 
     def suspicion_after(self, findings: Sequence[Finding]) -> float:
-        """How suspicious a case is with these findings, from :data:`SUSPICIOUS` on; below that, and above 0, are those
-        of which interleaved launches would tell more, if there is time: a faster machine may hide a slowdown, too."""
-        left = [f for f in findings if is_clock(f, f.unit) and f.is_judged]
+        """How suspicious a case is with these findings, from :data:`SUSPICIOUS` on.
+
+        Below that, but above 0, interleaved launches would show more, if there is time: a faster machine may hide a
+        slowdown.
+        """
+        left = [f for f in findings if is_timing(f, f.unit) and f.is_judged]
         loudest = max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self), default=0.0)
         if any(f.row.may_be_confirmed or f.is_undecided for f in left):
             return max(loudest, SUSPICIOUS)
@@ -243,12 +246,12 @@ class Screening(tuple[Evidence, ...]):
         return any(e.is_loud for e in self if metric in e.keys)
 
     def sees(self, metric: str) -> float | None:
-        """The smallest slowdown of a metric, as a fraction, that would be suspicious; None where it is no clock."""
-        found = [e.sees for e in self if metric in e.keys and e.is_clock]
+        """The smallest slowdown of a metric, as a fraction, that would be suspicious; None if it is no timing."""
+        found = [e.sees for e in self if metric in e.keys and e.is_timing]
         return math.expm1(min(found)) if found else None
 
 
-def is_clock(metric: OfKind, unit: str) -> bool:
+def is_timing(metric: OfKind, unit: str) -> bool:
     """Whether a number depends on how fast the machine is; sizes do not."""
     return METRIC_KINDS[metric.better].is_noisy and not is_size(unit)
 
@@ -256,19 +259,19 @@ def is_clock(metric: OfKind, unit: str) -> bool:
 def screen(
     terms: Terms, case: Case, launches: Sequence[LaunchRecord], entry: BaselineEntry, *, comparisons: int
 ) -> Screening:
-    """Look at the clocks of a case."""
+    """Collect the evidence on the timings of a case."""
     terms = terms.of(launches)
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     tolerances = accepted_changes(terms, launches, entry)
     stored = {} if staleness(entry, case) else entry.metrics
-    clocks = {
+    timings = {
         key: m
         for key, m in found.items()
-        if is_clock(m[0], m[0].unit) and m[0].is_judged and key in stored and stored[key][0].better == m[0].better
+        if is_timing(m[0], m[0].unit) and m[0].is_judged and key in stored and stored[key][0].better == m[0].better
         if all(one.value is not None and one.value > 0 for one in [*m, *stored[key]])
     }
     points: dict[str, list[str]] = {}
-    for key in clocks:
+    for key in timings:
         points.setdefault(metric_name(key), []).append(key)
     names = [Neighbours(keys=tuple(keys), sizes=(), key=name, share=1.0) for name, keys in points.items()]
     names = [run for run in names if len(run.keys) >= FEWEST_POINTS]
@@ -283,11 +286,11 @@ def screen(
         sign: float,
         *,
         least: float = 0.0,
-        is_clock: bool = True,
+        is_timing: bool = True,
     ) -> None:
-        """What the logarithms of each launch say of some metrics: a fifth of what these may spend is for each kind.
+        """Add evidence from the logarithms of each launch: each kind may spend a fifth of the metrics' error rate.
 
-        ``least`` is a floor that is set for it, as a fraction.
+        ``least`` sets the floor, as a fraction.
         """
         accepted = SHARE_OF_TOLERANCE * math.log1p(min(tolerances[key] for key in keys))
         evidence.append(
@@ -298,24 +301,24 @@ def screen(
                 stored=len(old),
                 launches=len(new),
                 floor=math.log1p(least) if least else accepted,
-                asking=ADDED / max(1, len(clocks)) * len(keys) / KINDS,
+                asking=ADDED / max(1, len(timings)) * len(keys) / KINDS,
                 confirming=CONFIRMED / max(1, comparisons) * len(keys) / KINDS,
-                is_clock=is_clock,
+                is_timing=is_timing,
             )
         )
 
-    for key, measurements in clocks.items():
+    for key, measurements in timings.items():
         old, new = _logs(stored[key], measurements)
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
         add((key,), new, old, sigma, METRIC_KINDS[stored[key][0].better].sign)
         for by_all in filter(None, (both_by_all_iterations(stored[key], measurements, of) for of in WHOLES)):
             floor, (old, new) = max(tolerances[key], LEAST_OF_ALL), map(fast_logs, by_all)
-            add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_clock=False)
+            add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_timing=False)
         then, sigma = (stored[key][0].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
             old, new = [math.log(then)] * len(stored[key]), [math.log(seconds) for seconds in now]
-            add((key,), new, old, sigma, 1.0, is_clock=False)
+            add((key,), new, old, sigma, 1.0, is_timing=False)
     for run in names:
         known = stored_together([stored[key] for key in run.keys])
         together = [m for launch in launches if (m := as_one(launch, run)) is not None]

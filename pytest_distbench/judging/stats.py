@@ -1,7 +1,7 @@
 """Small-sample statistics over launches, in plain Python. Pure.
 
-SciPy would do all of it, but pytest's own process must not import numpy because of us; the tests compare every
-function with SciPy.
+SciPy would do all of it, but pytest's own process must not import numpy because of us; the tests compare every function
+with SciPy.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 
-RUN_ERROR_RATE = 0.02  # chance that a run on unchanged code has any false regression: shared over its comparisons
+RUN_ERROR_RATE = 0.02  # chance that a run on unchanged code has any false regression, shared over its comparisons
 
 BASELINE_ERROR_RATE = 0.001
 """Chance that one comparison with a stored baseline is a false regression, however few a run makes: a test that is red
 once in fifty runs for nothing is not believed the next time."""
 
-BLIND_LIMIT = 1.0  # noise that allows more than +100 % is no judgement: it hides a doubling
+BLIND_LIMIT = 1.0  # noise that allows more than +100 % decides nothing: it hides a doubling
 
-MEDIAN_CONFIDENCE = 0.9  # of the interval that is shown beside a median
+MEDIAN_CONFIDENCE = 0.9  # of the interval that is shown with a median
 
-LARGEST_EXPONENT = 700.0  # ``exp`` of more is no float any more
+LARGEST_EXPONENT = 700.0  # ``exp`` of more overflows a float
 
 
 def shared_error_rate(comparisons: int) -> float:
@@ -75,7 +75,7 @@ def chi_square_quantile(p: float, df: int) -> float:
 
 
 def pooled_stdev(a: Sequence[float], b: Sequence[float]) -> float:
-    """Common standard deviation of two samples, of ``len(a) + len(b) - 2`` degrees of freedom (at least 1)."""
+    """Common standard deviation of two samples, with ``len(a) + len(b) - 2`` degrees of freedom (at least 1)."""
     squares = sum((x - statistics.fmean(a)) ** 2 for x in a) + sum((x - statistics.fmean(b)) ** 2 for x in b)
     return math.sqrt(squares / (len(a) + len(b) - 2))
 
@@ -88,33 +88,33 @@ def worse_pairs(stored: Sequence[float], new: Sequence[float], sign: float = 1.0
     return sum(sign * x > sign * y for x in new for y in stored) / (len(stored) * len(new))
 
 
-def noise_limit(sigma: float, stored: int, new: int, alpha: float, *, drift: float = 0.0) -> float:
+def noise_limit(sigma: float, stored: int, new: int, alpha: float, *, shift: float = 0.0) -> float:
     """The largest difference between the means of two samples that chance explains, at one-sided error rate ``alpha``.
 
-    ``t(1 - alpha, stored + new - 2) * sigma * sqrt(1/stored + 1/new + drift)``: Student's two-sample test, with the
-    variance between the two occasions, ``drift``, in units of ``sigma`` squared.
+    ``t(1 - alpha, stored + new - 2) * sigma * sqrt(1/stored + 1/new + shift)``: Student's two-sample test, with the
+    variance between the two occasions, ``shift``, in units of ``sigma`` squared.
     """
-    return student_t_quantile(1 - alpha, stored + new - 2) * sigma * math.sqrt(1 / stored + 1 / new + drift)
+    return student_t_quantile(1 - alpha, stored + new - 2) * sigma * math.sqrt(1 / stored + 1 / new + shift)
 
 
-def detectable_slowdown(
+def smallest_detectable(
     sigma: float,
     stored: int,
     new: int,
     alpha: float,
     power: float = 0.9,
     *,
-    drift: float = 0.0,
+    shift: float = 0.0,
     tolerance: float = 0.0,
 ) -> float:
-    """Smallest slowdown, as a fraction, that is found with this power.
+    """Smallest slowdown, as a fraction, that is detected with this power.
 
-    On logarithms the difference of the means must exceed the limit, and both scatter: the difference with variance
-    ``sigma^2 (1/stored + 1/new)``, a limit made of an estimated ``sigma`` with ``limit^2 / (2 df)``. So it is
-    ``exp(limit + z(power) sqrt(both)) - 1``, close to what the noncentral t distribution says. (Without the second
+    On logarithms the difference of the means must exceed the threshold, and both scatter: the difference with variance
+    ``sigma^2 (1/stored + 1/new)``, a threshold made of an estimated ``sigma`` with ``limit^2 / (2 df)``. So it is
+    ``exp(limit + z(power) sqrt(both)) - 1``, close to what the noncentral t distribution gives. (Without the second
     term it would be the textbook's ``exp((t + z) sigma sqrt(1/stored + 1/new)) - 1``, which promises too much.)
     """
-    noise = noise_limit(sigma, stored, new, alpha, drift=drift)
+    noise = noise_limit(sigma, stored, new, alpha, shift=shift)
     limit = math.log1p(tolerance)
     scatter = sigma**2 * (1 / stored + 1 / new)
     if noise > limit:
@@ -124,9 +124,9 @@ def detectable_slowdown(
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Between which two of them the true median lies, in at least nine of ten samples; None: they are too few.
+    """The two values between which the true median lies in at least nine of ten samples, or None if they are too few.
 
-    By signs: nothing is assumed about how they scatter, but that they are independent.
+    A sign test: nothing is assumed about how the values scatter, but that they are independent.
     """
     ordered, outside, inner = sorted(values), 0.5 ** len(values), 0
     if 2 * outside > 1 - MEDIAN_CONFIDENCE:

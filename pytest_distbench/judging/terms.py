@@ -1,9 +1,9 @@
-"""How the metrics of a case are judged: tolerances, what can be compared at all, and what of verdicts counts. Pure.
+"""How the metrics of a case are judged: tolerances, what can be compared at all, and which verdicts count. Pure.
 
-A number that is not measured any more cannot regress, so that its absence is the regression: *lost*. Not lost is what
-the user left out: sizes above ``--distbench-max-message``, metrics that ``metrics=`` does not list, tests that were not
-selected. Neither is what this launch could not have: sizes that there was no memory for, the time to a goal that was
-missed (which is red by its steps), and a clock of a change of membership that did not come about this time.
+A number that is not measured any more cannot regress, so its absence is the regression: *missing*. What the user left
+out is not missing: sizes above ``--distbench-max-message``, metrics that ``metrics=`` does not list, tests that were
+not selected. Neither is what this launch could not have: sizes without enough memory, the time to a goal that was
+missed (its steps fail), and a timing of a change of membership that did not happen this time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import counted, format_quantity
 
-_NEAR = 0.8  # of the letters of two names that are taken for one, so many are the same, in order
+_NEAR = 0.8  # share of the letters that two names have in common, in order, if one is taken for the other
 
 
 TOO_GOOD = 2.0  # times as fast: beyond it a timing has improved, however noisy it is
 
 FEWEST_SIZES, SIZE_DEVIATIONS = 5, 4.0
 LEAST_OF_SIZES, OF_FEW_SIZES = 0.05, 0.2
-"""An amount of memory may rise by so many standard deviations of its stored launches, by the least at least; of fewer
-launches by the other share."""
+"""Tolerance of an amount of memory: standard deviations of its stored launches, and at least ``LEAST_OF_SIZES``; with
+fewer launches than ``FEWEST_SIZES``, ``OF_FEW_SIZES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class Terms:
     """How the metrics of a case are judged.
 
     Attributes:
-        tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None:
-            the test does not say.
+        tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None if
+            the test sets none.
         metrics: None: all.
-        not_evaluated: such as no test names, and other measurements on this host disturbed.
-        largest_message: sweeps were told to leave out messages of more bytes; None: none.
+        not_evaluated: metrics that no test names, and that other measurements on this host disturbed.
+        largest_message: bytes above which sweeps leave messages out, or None.
     """
 
     tolerance: float | Mapping[str, float] | None = None
@@ -71,26 +71,26 @@ class Terms:
         named = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
         return name in [*named, *(metric_name(metric) for metric, *_ in self.bounds)]
 
-    def judge_timings(self, metrics: Sequence[Sample], *, has_reference: bool = True) -> bool:
-        """Whether one of these is a timing to judge, and not only there because each script has one.
+    def judge_timings(self, metrics: Sequence[Sample], *, has_baseline: bool = True) -> bool:
+        """Whether one of these is a timing to judge, and not only the wall time that every script has.
 
-        Without anything to compare with bounds are judged, and where there are none, everything is looked at.
+        Without anything to compare with, bounds are judged, or every timing if there are no bounds.
         """
-        only_bounds = not has_reference and bool(self.bounds or any(m.bounds for m in metrics))
+        only_bounds = not has_baseline and bool(self.bounds or any(m.bounds for m in metrics))
         timings = [m for m in metrics if m.is_noisy and m.is_judged and self.wants(m.name)]
         return any(m.bounds or self.names(m.name) or not (only_bounds or m.name == WALL_TIME) for m in timings)
 
     def of(self, launches: Iterable[LaunchRecord]) -> Terms:
-        """The same without the time that nobody asked for, where other measurements ran beside one of these."""
+        """The terms without the wall time that nobody asked for, if another run disturbed a launch."""
         if self.names(WALL_TIME) or not any(launch.host_was_busy for launch in launches):
             return self
         return dataclasses.replace(self, not_evaluated=frozenset({WALL_TIME}))
 
     def tolerance_of(self, metric: Sample, by_hand: Iterable[float | None]) -> float:
-        """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.
+        """Accepted change of a metric towards worse, as a fraction: the most specific setting counts.
 
-        That is, in this order: what is set by hand in the baseline's file, for the metric and then for the case; what
-        the test says for the metric; its kind's; what the test says for all; the run's.
+        In this order: what is set by hand in the baseline file, for the metric and then for the case; what the test
+        says for the metric; its kind's; what the test says for all; the run's.
         """
         named = self.own_tolerance_of(metric.name, by_hand)
         own = METRIC_KINDS[metric.better].tolerance if named is None else named
@@ -99,18 +99,18 @@ class Terms:
         return self.tolerance if isinstance(self.tolerance, int | float) else self.default_tolerance
 
     def own_tolerance_of(self, name: str, by_hand: Iterable[float | None]) -> float | None:
-        """The same, as far as it was set for this metric or case in particular; None: it was not.
+        """The tolerance set for this metric or case in particular, or None.
 
-        Rules that have a tolerance of their own, those of trainings, give way to nothing less.
+        Only such a tolerance replaces the own tolerances of rules for trainings.
         """
         asked = self.tolerance.get(name) if isinstance(self.tolerance, Mapping) else None
         return next((value for value in [*by_hand, asked] if value is not None), None)
 
     def misspelt(self, names: Collection[str]) -> dict[str, str]:
-        """Names in these terms that no metric has, and the metric's name that each nearly is.
+        """Names in these terms that no metric has -> the metric's name that each resembles.
 
-        The steps to a goal stand for the time to it, which a miss does not have. Others are left alone: a
-        marker may be for several tests, and a metric of some sizes only.
+        The steps to a goal stand for the time to it, which a missed goal does not have. Other names are accepted: a
+        marker may serve several tests, or name a metric of some sizes only.
         """
         asked = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
         others = sorted(set(names) - set(asked))
@@ -123,7 +123,7 @@ class Terms:
 
 
 def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
-    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
+    """Metric key -> its sample in each launch; a full launch that lacks the metric has a sample without value."""
     found: dict[str, list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:
@@ -145,7 +145,7 @@ def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: Base
 
 
 def tolerance_of_memory(stored: Sequence[Sample]) -> float:
-    """What nobody set of an amount of memory: by how the stored launches scatter, from :data:`FEWEST_SIZES` on."""
+    """Default tolerance of an amount of memory: by the scatter of the stored launches, from :data:`FEWEST_SIZES` on."""
     values = [m.value for m in stored if m.value is not None and m.value > 0]
     if len(values) < FEWEST_SIZES:
         return OF_FEW_SIZES
@@ -153,9 +153,9 @@ def tolerance_of_memory(stored: Sequence[Sample]) -> float:
 
 
 def difference(stored: Sample, current: Sample) -> str:
-    """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; empty where it can.
+    """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; or "".
 
-    What only one of them notes is not known to differ: entries from before it was noted stay comparable.
+    A fact that only one of them records is not known to differ: older baselines stay comparable.
     """
     if stored.better != current.better:
         return f"the kind was {stored.better!r}, now it is {current.better!r}"
@@ -179,7 +179,7 @@ def software_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> l
 
 
 def version_changes(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """The same without what the code under test chooses. Where there is none, exact numbers have to be equal."""
+    """Changed versions, without what the code under test chooses. If there is none, exact numbers must be equal."""
     return software_changes(_versions(stored), _versions(current))
 
 
@@ -199,21 +199,20 @@ _OF_A_RUN = re.compile(
     r"|(?<=tmp)[a-z0-9_]{6,8}(?![a-z0-9_])",  # the end of a temporary name
     re.IGNORECASE,
 )
-"""What names one run: it is another one in the next."""
+"""Names of a single run: the next run has another."""
 
 _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|num|id|attempt)$|\bpid$", re.IGNORECASE)
 """Names that CI systems and schedulers give to such values."""
 
 
 _COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]
-"""A launch of another kind has another launcher."""
+"""Conditions that must agree. A launch of another kind has another launcher."""
 
 
 def staleness(entry: BaselineEntry, case: Case) -> tuple[ReasonCode, str] | None:
-    """Why an entry is not of the workload that was measured, a code and a sentence; None where it is.
+    """Why a baseline is not of the workload that was measured, a code and a sentence; or None if it is.
 
-    Where all that differs names a run, not a workload, there will never be anything to compare with: that is told as
-    what it is.
+    If all that differs names a run, not a workload, no baseline will ever fit: the sentence says so.
     """
     then, now = msgspec.structs.asdict(entry.conditions), msgspec.structs.asdict(case.conditions)
     if others := [f"{name} was {then[name]} and is {now[name]}" for name in _COMPARED if then[name] != now[name]]:
@@ -226,11 +225,11 @@ def staleness(entry: BaselineEntry, case: Case) -> tuple[ReasonCode, str] | None
     if len(places) > _MOST_SHOWN:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
     if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
-        told = (
+        sentence = (
             f"{shown}: that changes with every run, so no baseline can ever fit. Write {{launch_dir}} in its place if "
             f"it is a folder, or leave it out; if the workload itself changed, {_RECORD}"
         )
-        return "run-specific-workload", told
+        return "run-specific-workload", sentence
     what = f"; {shown}" if shown else ""
     return "other-workload", f"the case's parameters changed since the baseline; {_RECORD}{what}"
 
@@ -248,9 +247,9 @@ def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _names_a_run(place: str, then: object, now: object) -> bool:
-    """Whether two texts are the same but for what is another one in every run. A number alone is a parameter.
+    """Whether two texts differ only in parts that differ in every run, or their place says so: ``env.BUILD_NUMBER``.
 
-    Unless its place says otherwise: ``env.BUILD_NUMBER``.
+    A number alone is a parameter.
     """
     if _PLACE_OF_A_RUN.search(place) and then is not None and now is not None:
         return True
@@ -268,7 +267,7 @@ def _show(values: Mapping[str, Any], place: str) -> str:
 
 
 FEWEST_VALUES = 0.5
-"""A series of fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""
+"""A series with fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""
 
 _MESSAGE = re.compile(r"message_bytes=(\d+)")
 
@@ -279,9 +278,9 @@ def message_bytes(key: str) -> int | None:
 
 
 def lost_part(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
-    """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
+    """What this run lacks of a metric: ``recorded by 1 rank, by 2 before``; or "".
 
-    What a baseline from before these were noted does not hold is not known to be lost.
+    Older baselines lack some of these facts, which then are not missing.
     """
     first, stored = current[0], baseline[0]
     if first.name == PEAK_MEMORY:
@@ -310,7 +309,7 @@ def lost_part(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
 
 
 def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
-    """Why an improvement may be another number: so many values more in the series; empty: there are not."""
+    """Why an improvement may be another number, as the series has many more values; or ""."""
     values, before = min(map(series_length, current)), series_length(baseline[0])
     if before and values > before / FEWEST_VALUES:
         return f"better, but made of {values} values in a launch; the baseline has {before}: is it the same number?"
@@ -318,13 +317,13 @@ def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> s
 
 
 def why_nothing_was_timed(measurement: Sample) -> str:
-    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
-    beside = measurement.companions
-    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+    """Why a timing of 0 means nothing, or "" if it is above 0, or is no timing."""
+    found = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in found:
         return ""
-    if "host_s" not in beside:
+    if "host_s" not in found:
         return "the timing is 0 s: nothing was timed"
-    host = format_quantity(beside["host_s"], "s")
+    host = format_quantity(found["host_s"], "s")
     return (
         "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
         f"wait for; the hosts of all ranks took {host} per iteration"
@@ -332,18 +331,18 @@ def why_nothing_was_timed(measurement: Sample) -> str:
 
 
 def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
-    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
+    """The largest need of each rank over launches, sorted, hungriest first; empty if the number of ranks varies."""
     ordered = [sorted(m.values, reverse=True) for m in launches]
     return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
 
 def series_length(measurement: Sample) -> int:
-    """Values in the series of a launch; 0 where it is no series, or its loop has a clock and chooses how often it runs.
+    """Values in the series of a launch; 0 without a series, or if its loop is timed and chooses how often it runs.
 
     A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
     """
-    is_of_clock = bool(measurement.companions) or measurement.is_phase
-    return 0 if measurement.spread is None or is_of_clock else measurement.spread.n
+    is_timed = bool(measurement.companions) or measurement.is_phase
+    return 0 if measurement.spread is None or is_timed else measurement.spread.n
 
 
 def missing_finding(
@@ -373,7 +372,7 @@ def missing_finding(
 
 
 def left_out(keys: Sequence[str], found: Mapping[str, Sequence[Sample]], terms: Terms) -> dict[str, str]:
-    """Which of these keys the run was told to leave out, or had no memory for, and why."""
+    """Keys that the run was asked to leave out, or had no memory for -> why."""
     reasons: dict[str, str] = {}
     largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
     for key in keys:
@@ -391,7 +390,7 @@ def left_out(keys: Sequence[str], found: Mapping[str, Sequence[Sample]], terms: 
 
 
 def certain_failure(findings: Sequence[Finding]) -> str:
-    """What fails the case whatever further launches show, in a few words; empty: nothing does."""
+    """What fails the case whatever further launches show, in a few words, or ""."""
     failed = (f for f in findings if f.is_failure and not f.is_open)
     first = next((f for f in failed if f.kind == "missing" or not f.is_noisy), None)
     return "" if first is None else f"{metric_text(first)} {_WORDS.get(first.code, first.kind)}"
@@ -401,7 +400,7 @@ NOT_EVALUATED = "not evaluated: the case already failed"
 
 
 def closed(finding: Finding, reason: str) -> Finding:
-    """An open finding as it stays: not evaluated, as the case fails anyway. What is exact stays as it was seen."""
+    """Close an open finding: not evaluated, as the case fails anyway. An exact one keeps its verdict."""
     if not finding.is_noisy:
         return replace(finding, is_open=False)
     return replace(finding, code="not-evaluated", reason=f"{NOT_EVALUATED} ({reason})", is_open=False)
@@ -411,12 +410,12 @@ _WORDS = {"bound": "violates its bound", "not-measured": "is not measured", "not
 
 
 def severity(verdict: Finding) -> float:
-    """How far the metric moved, as a logarithm, whichever way is worse; infinite where a ratio does not say it."""
+    """How far the metric changed, as a logarithm, whichever way is worse; infinite without a ratio."""
     if verdict.ratio is None or verdict.ratio <= 0:
         return math.inf
     return abs(math.log(verdict.ratio))
 
 
 def worst(verdicts: Iterable[Finding]) -> Finding:
-    """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
+    """The finding to name first: a violated bound, else the earliest curve of a training, else the largest change."""
     return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].is_curve, severity(v)))

@@ -1,31 +1,31 @@
-"""How much worse one side of a noisy metric is, and every threshold it is held against. Pure, no I/O.
+"""How much worse one side of a noisy metric is, and every threshold that it is compared with. Pure, no I/O.
 
-One launch is one sample. What is judged of it is its *fast side*: the geometric mean of the fastest iteration and the
-25th percentile of the maximum over ranks; of a metric without iterations, its value. Differences are of logarithms,
-with "worse" positive.
+One launch is one sample. What is judged of it is its *lower quantile*: the geometric mean of the fastest iteration and
+the 25th percentile of the maximum over ranks; for a metric without iterations, its value. Differences are of
+logarithms, with "worse" positive.
 
 **Stored launches.** ``s`` is the standard deviation between launches, pooled over stored and new ones but no less than
 what is typical for the sibling metrics of the case (ten launches may look quiet by luck):
 
 1. ``d`` = mean of the new launches - mean of the stored ones.
 2. The *limit* is the larger of the user's tolerance and what the noise allows for the most launches there may be:
-   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its
-   comparisons, at most 0.1 %. ``drift`` is there because launches of one stretch of time agree better with each other
+   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + shift)``. ``alpha`` is the run's error rate divided by its
+   comparisons, at most 0.1 %. ``shift`` is there because launches of one stretch of time agree better with each other
    than with those of another; no number of launches averages that out.
 3. *First stage.* While ``d`` is two standard errors below the limit, ``limit - 2 s sqrt(1/stored + 1/new)``, a change
-   as large as the limit would have shown: no further launch is needed. Otherwise, or when better than the limit, the
+   as large as the limit would be visible: no further launch is needed. Otherwise, or when better than the limit, the
    answer is open, and another launch is asked for, up to the most.
-4. *Second stage.* A machine that became busy is slower too, but that also stretches the slow side of a launch, which
-   slower code moves by the same factor as the fast side. So what ``log(p95 / p25)`` grew by, beyond half its standard
-   error, is taken off ``d``, though half of ``d`` at most. What remains must exceed the limit, *and* the order of the
-   launches must confirm it: in 95 % of all pairs of a new and a stored launch the new one is worse. Then the metric
-   *regressed*. Twice the limit and every pair settle it after three launches already.
+4. *Second stage.* A machine that became busy is slower too, but that also stretches the slow tail of a launch, which
+   slower code changes by the same factor as the lower quantile. So what ``log(p95 / p25)`` grew by, beyond half its
+   standard error, is subtracted from ``d``, though half of ``d`` at most. The rest must exceed the limit, *and* the
+   order of the launches must confirm it: in 95 % of all pairs of a new and a stored launch the new one is worse. Then
+   the metric *regressed*. Twice the limit and every pair decide it after three launches already.
 5. The same in the other direction: *improved*. Otherwise ``d`` within the tolerance, or within two standard errors, is
-   *unchanged*, and all else is *inconclusive*, with the smallest slowdown that would have been found nine times in ten.
-   So is a comparison whose noise hides a doubling.
+   *unchanged*, and all else is *inconclusive*, with the MDE, the smallest slowdown that is found nine times in ten. So
+   is a comparison whose noise hides a doubling.
 
-**Pairs of launches** of two revisions, in alternation: a pair is one sample, ``d`` the logarithm of the candidate's
-value over the other's. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
+**Pairs of launches** of two revisions, interleaved: a pair is one sample, ``d`` the logarithm of the candidate's value
+over the other's. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
 (:func:`looks`):
 
 1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
@@ -34,15 +34,16 @@ value over the other's. What slows the machine slows both, and cancels. Judged a
 3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
 4. Otherwise more pairs; at the last look *inconclusive*.
 
-How often the rules err, and what they find, is in docs/dev/benchmarks.md; benchmarks/verdict_rules.py measures it.
+docs/dev/benchmarks.md has the rules' error rates and power, which benchmarks/verdict_rules.py measures.
 
-The fast side is quiet because it leaves out what is slow, and so it does not see that most iterations became slow.
-Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the
-median and trimmed means none scatters less between recorded launches. Other processes move it more than the fast side:
+The lower quantile is quiet because it leaves out what is slow, and so it does not show that most iterations became
+slow. The geometric mean of all iterations does, as the quietest number that each of them changes: of the mean, the
+median and trimmed means none scatters less between recorded launches. Other processes change it more than the lower
+quantile:
 
-- a screening looks into it from :data:`LEAST_OF_ALL` on, and interleaved launches are judged by it at that tolerance,
-  where the fast side does not call a clock slower;
-- stored numbers alone make it *regressed* where it has more than doubled (:data:`BEYOND_DOUBT`), as no recorded change
+- a screening uses it from :data:`LEAST_OF_ALL` on, and interleaved launches are judged by it at that tolerance,
+  if the lower quantile does not call a timing slower;
+- stored numbers alone make it *regressed* if it has more than doubled (:data:`LEAST_BY_STORED`), as no recorded change
   of load did, and by more than its noise allows.
 """
 
@@ -57,10 +58,10 @@ from typing import NamedTuple
 
 from pytest_distbench.judging.stats import (
     BASELINE_ERROR_RATE,
-    detectable_slowdown,
     noise_limit,
     pooled_stdev,
     shared_error_rate,
+    smallest_detectable,
     student_t_quantile,
 )
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -68,45 +69,45 @@ from pytest_distbench.records.metric import Sample, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import is_size
 
-DRIFT = 0.4
+SHIFT = 0.4
 """Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
 stretch. Chosen so that changing load raises few false alarms (benchmarks/verdict_rules.py)."""
 
 STANDARD_ERRORS = 2.0
-"""What lies this far below the limit needs no further launch; what lies this close to no change is none."""
+"""A difference this far below the limit needs no further launch; one this close to 0 is no change."""
 
 CONFIRMING_PAIRS = 0.95
-"""Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test, said in words."""
+"""Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test in words."""
 
-LOAD_ERRORS = 0.5  # standard errors by which the stretch of a launch may grow before that is put down to load
+LOAD_ERRORS = 0.5  # standard errors by which the stretch of a launch may grow before that is attributed to load
 
-LOAD_SHARE = 0.5  # no more of a slowdown is put down to load: a doubling is a doubling, however it is spread
+LOAD_SHARE = 0.5  # largest share of a slowdown that is attributed to load: a doubling is a doubling
 
 OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0  # after this many launches a change of this many limits needs no more
 
-LAST_DIGIT = 5e-4  # what four stored digits hide: half a unit of the last one, of a number that begins with 1
+LAST_DIGIT = 5e-4  # what four stored digits hide: half a unit of the last one, for a number that begins with 1
 
-FEWEST_SIBLINGS = 5  # fewer metrics of one name do not say what noise is typical
+FEWEST_SIBLINGS = 5  # fewer metrics of one name do not show what noise is typical
 
 LEAST_OF_ALL = 0.25  # the smallest change of all iterations that counts
 
-BEYOND_DOUBT = 1.0  # the same by stored numbers alone
+LEAST_BY_STORED = 1.0  # the same by stored numbers alone
 
-CAUTION = 5  # interleaved, all iterations have this part of the error rate of the fast side, which is judged before
+CAUTION = 5  # divides the error rate of interleaved launches by all iterations, as the lower quantile is judged before
 
-FEWEST_STORED = 5  # launches: of fewer nobody knows how much all of their iterations differ
+FEWEST_STORED = 5  # launches: fewer do not show how much all of their iterations differ
 
 FIRST_LOOK, LAST_LOOK = 5, 28  # pairs
 
-FEWEST_PAIRS = 3  # with fewer the noise between pairs is not known
+FEWEST_PAIRS = 3  # with fewer the noise between pairs is unknown
 
-VETO = 2.0  # a slowdown counts only where it is more than so many times what the other side differs from itself
+VETO = 2.0  # a slowdown counts only if it is more than this many times the A/A noise
 
 CONFIDENCE = 0.95
 POWER = 0.9
 
 ONE_AGAINST_TWO = 1.5
-"""Of a launch of noise ``s`` and the mean of two others the difference has so many times the variance ``s^2``."""
+"""Variance of the difference between one launch and the mean of two others, in units of a launch's ``s^2``."""
 _TWICE_OVER_MEAN = 2 / ONE_AGAINST_TWO  # that of two launches is ``2 s^2``
 
 _STEPS = 60
@@ -115,12 +116,12 @@ _BEYOND = 20.0  # as a logarithm
 _WIDEST = 4.0  # sample standard deviations beyond four times the true one do not happen
 
 BUSIER_SHARE = 0.15
-"""A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share
-of the ranks' time on them."""
+"""A machine is *busier than the baseline's* if other processes use this share of its cores more, or take this share of
+the ranks' time on them."""
 WAITS = 2.0
-"""Work takes as many times longer as its threads wait for a CPU, or as there are fewer cores left for it; where ranks
-wait for each other, and share caches with others, by this factor more at most. A choice, and a wide one: a change
-beyond it is the code's."""
+"""Work takes as many times longer as its threads wait for a CPU, or as there are fewer cores left for it; if ranks wait
+for each other, and share caches with others, by this factor more at most. A choice, and a wide one: a larger change is
+the code's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,20 +131,20 @@ class Circumstances:
     Attributes:
         tolerance: of this metric, as a fraction, 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
-        whole_comparisons: those of triples by all of their iterations, beside them.
+        whole_comparisons: comparisons of triples by all of their iterations.
         max_launches: the most there may be of this run.
-        looks: of pairs: their numbers after which is judged, ascending; empty: launches are held against stored ones.
+        looks: numbers of pairs at which a decision is made, ascending; empty for a comparison with stored launches.
         spending: a look's share of the error rate grows with this power of its pairs: the noise of five pairs looks
             small by luck too easily for the first look to have an equal share.
         noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
             :func:`typical_noise`.
         same_software: whether both sides ran the same software on the same device model.
         busier_cores: how many more cores other processes used now than when the baseline was taken.
-        crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
-            None: nobody looked, then or now, and the cores that others left have to tell.
-        disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
+        crowding: how many times as long the ranks' work takes because others want their CPUs, over what it was then;
+            None if unknown, now or then: ``busier_cores`` decides.
+        disturbance: why a slowdown may be the GPU's and not the code's, in a clause, or "".
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.screening`.
-        drift: reserve for what the machine drifts between the baseline and this run, see :data:`DRIFT`.
+        shift: reserve for an environment shift between the baseline and this run, see :data:`SHIFT`.
     """
 
     tolerance: float
@@ -159,7 +160,7 @@ class Circumstances:
     cores: int = 1
     disturbance: str = ""
     share: float = 1.0
-    drift: float = DRIFT
+    shift: float = SHIFT
 
     @property
     def most(self) -> int:
@@ -171,13 +172,13 @@ class Circumstances:
         return min(BASELINE_ERROR_RATE, shared_error_rate(self.comparisons)) * self.share
 
     def alpha_of(self, pairs: int) -> float:
-        """The same of the look after so many pairs."""
+        """One-sided error rate of the look after so many pairs."""
         spent = math.pow(pairs, self.spending) / sum(math.pow(n, self.spending) for n in self.looks)
         return shared_error_rate(self.comparisons) * self.share * spent
 
     @property
     def explained_by_others(self) -> float:
-        """The slowdown, as logarithm of a ratio, that other processes may be the reason of; 0: none of it."""
+        """The slowdown, as logarithm of a ratio, that other processes may have caused; 0 if none."""
         if self.busier_cores <= BUSIER_SHARE * self.cores and not self._is_crowded:
             return 0.0
         if self.crowding is not None:
@@ -199,7 +200,7 @@ class Circumstances:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
     def excuse(self, unit: str, worse_by: float) -> tuple[str, str]:
-        """Why a slowdown may be the machine's: a code, or "" where it is the code's all the same, and a clause."""
+        """Code and clause if the machine may explain a slowdown; the code is "" if it does not explain all of it."""
         if is_size(unit):
             return "", ""
         held_back = ("gpu-throttled", f"slower, but {self.disturbance}") if self.disturbance else None
@@ -214,7 +215,7 @@ class Circumstances:
 
 
 class Difference(NamedTuple):
-    """By how much the candidate is worse, as a logarithm, and what that is held against.
+    """Logarithm by which the candidate is worse, and its thresholds.
 
     Attributes:
         error: standard error, by the noise between launches alone.
@@ -231,24 +232,24 @@ class Difference(NamedTuple):
 
 
 def of_stored(old: Sequence[float], new: Sequence[float], under: Circumstances, sign: float) -> Difference:
-    """From the logarithms of stored launches, at least two, and of new ones; ``sign``: 1 where larger is worse."""
+    """Difference of new launches from stored ones, at least two; logarithms. ``sign`` is 1 if larger is worse."""
     sigma = max(pooled_stdev(old, new), under.noise_floor)
-    stored, most, tolerance, drift = len(old), max(under.most, len(new)), under.tolerance, under.drift
+    stored, most, tolerance, shift = len(old), max(under.most, len(new)), under.tolerance, under.shift
     wanted = max(math.log1p(tolerance), LAST_DIGIT)
     return Difference(
         worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
         error=sigma * math.sqrt(1 / stored + 1 / len(new)),
         wanted=wanted,
-        limit=max(wanted, noise_limit(sigma, stored, most, under.alpha, drift=drift)),
-        mde=detectable_slowdown(sigma, stored, most, under.alpha, drift=drift, tolerance=tolerance),
+        limit=max(wanted, noise_limit(sigma, stored, most, under.alpha, shift=shift)),
+        mde=smallest_detectable(sigma, stored, most, under.alpha, shift=shift, tolerance=tolerance),
     )
 
 
 def of_pairs(worse_by: Sequence[float], null: Sequence[float], under: Circumstances) -> Difference:
-    """From the differences in the pairs.
+    """Difference from those in the pairs.
 
     Args:
-        null: where the other side ran twice, and each pair has the mean of both, by how much these differ: the variance
+        null: if the other side ran twice, and each pair has the mean of both, by how much these differ: the variance
             of that difference is 4/3 of that of a pair, and its mean is known to be zero.
     """
     n, df = len(worse_by), len(worse_by) - 1 + len(null)
@@ -262,30 +263,30 @@ def of_pairs(worse_by: Sequence[float], null: Sequence[float], under: Circumstan
 def noise_of_means(old: Sequence[float], new: Sequence[float], under: Circumstances) -> float:
     """The largest difference between the means of both sides that chance explains, in their unit."""
     if not under.looks:
-        return noise_limit(pooled_stdev(old, new), len(old), max(under.most, len(new)), under.alpha, drift=under.drift)
+        return noise_limit(pooled_stdev(old, new), len(old), max(under.most, len(new)), under.alpha, shift=under.shift)
     scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
     return student_t_quantile(1 - under.alpha_of(len(new)), len(new) - 1) * scatter / math.sqrt(len(new))
 
 
 def looks(first: int, most: int) -> tuple[int, ...]:
-    """Numbers of pairs after which is judged: the first, and two fifths more each time, up to the most."""
+    """Numbers of pairs at which a decision is made: the first, and two fifths more each time, up to the most."""
     found = [max(first, FEWEST_PAIRS)]
     while found[-1] < most:
         found.append(min(math.ceil(found[-1] * 7 / 5), most))
     return tuple(found)
 
 
-LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)  # pairs after which interleaved launches are judged that confirm a doubt
+LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)  # pairs at which interleaved launches are judged that confirm a suspicion
 
 SPENDING = 1
-"""Their error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
+"""Exponent of spending for these looks: with two contrasts the noise of three pairs is known well enough."""
 
 
 def power(slowdown: float, sigma: float, under: Circumstances) -> float:
     """Chance that a true slowdown, as a fraction, is called a regression at the last look.
 
-    The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
-    ``s`` is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
+    The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's ``s``
+    is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
     """
     n = under.looks[-1]
     df = n - 1
@@ -301,7 +302,7 @@ def power(slowdown: float, sigma: float, under: Circumstances) -> float:
 
 
 def smallest_slowdown(sigma: float, under: Circumstances) -> float:
-    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
+    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf if it is beyond measure."""
     error = sigma / math.sqrt(under.looks[-1])
     critical = student_t_quantile(1 - under.alpha_of(under.looks[-1]), under.looks[-1] - 1)
     low = math.log1p(under.tolerance)
@@ -332,12 +333,12 @@ def fast_value(launch: Sample) -> float | None:
 
 
 def are_timed(launches: Sequence[Sample]) -> bool:
-    """Whether all of them have a fast side, and say how their iterations were spread."""
+    """Whether all of them have a lower quantile, and the spread of their iterations."""
     return all(METRIC_KINDS[m.better].has_fast_side and m.spread is not None and m.spread.minimum > 0 for m in launches)
 
 
 def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[float]:
-    """What is judged of the launches that have a value, as logarithms.
+    """Logarithms of what is judged of the launches that have a value.
 
     Args:
         timed: by their iterations, which all of them have; else by their values.
@@ -348,7 +349,7 @@ def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[
 
 
 def stretches(launches: Sequence[Sample]) -> list[float]:
-    """``log(p95 / p25)`` of the iterations of each launch."""
+    """Slow tail of each launch, ``log(p95 / p25)`` of its iterations."""
     return [math.log(m.spread.p95 / m.value) for m in launches if m.value is not None and m.spread is not None]
 
 
@@ -356,8 +357,8 @@ def variance_of_iterations(measurement: Sample) -> float | None:
     """Variance of the logarithm of a launch's 25th percentile that comes from timing only so many iterations.
 
     The asymptotic variance of a sample quantile, ``q (1 - q) / (n f^2)``, with the density ``f`` taken from the quarter
-    of the iterations between it and the median. Iterations depend on each other, so the true one is rather larger.
-    None where no series was timed.
+    of the iterations between it and the median. Iterations depend on each other, so the true one is rather larger. None
+    without a timed series.
     """
     spread = measurement.spread
     if spread is None or not METRIC_KINDS[measurement.better].has_fast_side or spread.p25 <= 0 or spread.n < 2:
@@ -367,7 +368,7 @@ def variance_of_iterations(measurement: Sample) -> float | None:
 
 
 def noise_of(launches: Sequence[Sample]) -> float | None:
-    """Standard deviation of the logarithm between launches; None of fewer than two, and of values that have none."""
+    """Standard deviation of the logarithm between launches; None for fewer than two, or values up to 0."""
     known = [m.value for m in launches if m.value is not None]
     return statistics.stdev(fast_logs(launches)) if len(known) > 1 and min(known) > 0 else None
 
@@ -375,9 +376,9 @@ def noise_of(launches: Sequence[Sample]) -> float | None:
 def typical_noise(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
     """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
 
-    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
-    too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
-    half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
+    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree too
+    well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than half
+    of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
     """
     noise = {key: noise_of(metric) for key, metric in metrics.items() if metric[0].is_noisy}
     return typical_of_siblings({key: sigma for key, sigma in noise.items() if sigma is not None})
@@ -392,12 +393,12 @@ def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
 
 
 def whole(measurement: Sample) -> float | None:
-    """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
+    """The geometric mean of a launch's series, or None without a series of times or rates."""
     return measurement.spread.geometric_mean if measurement.spread is not None else None
 
 
 def paid(measurement: Sample) -> float | None:
-    """The mean of a launch's series but the slowest iteration; None as for :func:`whole`."""
+    """The mean of a launch's series without the slowest iteration; None as for :func:`whole`."""
     return measurement.spread.mean_but_slowest if measurement.spread is not None else None
 
 
@@ -407,7 +408,7 @@ WHOLES: tuple[Whole, ...] = (whole, paid)  # what stands for all iterations of a
 
 
 def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:
-    """The metric by all of its iterations; None where nobody knows them."""
+    """The metric by all of its iterations, or None if they are unknown."""
     value = of(launch)
     return None if value is None else replace(launch, value=value, spread=None)
 
@@ -415,7 +416,7 @@ def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:
 def both_by_all_iterations(
     stored: Sequence[Sample], current: Sequence[Sample], of: Whole = whole
 ) -> tuple[list[Sample], list[Sample]] | None:
-    """The same of stored launches and of others; None where one side does not know enough of them."""
+    """Stored launches and others by all of their iterations; None if one side does not know enough of them."""
     then, now = ([m for m in (by_all_iterations(m, of) for m in side) if m is not None] for side in (stored, current))
     is_known = len(then) >= max(FEWEST_STORED, len(stored)) and len(now) == len(current) > 0
     return (then, now) if is_known else None

@@ -1,25 +1,25 @@
 """Verdicts on what a seeded training computed: one per metric, over all its seeds. Pure, no I/O.
 
-The same seed under the same software repeats every number exactly, so exactly it must come: any other value means that
-the code computes something else. That holds under other software too where the golden curve is equal in every digit. It
-ends where the software changed and no curve tells, or the curve shows that the arithmetic is another one; then chance
-has a part in every number that follows, and each kind is judged by its own rule, whatever the curve does. One seed
-alone is judged too, by what other digits do to such a number at most (:data:`ONE_SEED`), where a curve says that it is
-the training of the baseline's seed:
+The same seed under the same software repeats every number exactly, and must: any other value means that the code
+computes something else. That holds under other software too if the golden curve is equal in every digit. It ends if the
+software changed and there is no curve, or the curve shows that the arithmetic is another one; then chance has a part in
+every number that follows, and each kind is judged by its own rule, whatever the curve does. One seed alone is judged
+too, by what other digits do to such a number at most (:data:`ONE_SEED`), if a curve shows that it is the training of
+the baseline's seed:
 
 ``curve``
-    the first losses of each seed, step by step: beyond a share of how far the stored curve has moved
-    (``golden_curve``) *regressed*, within it but with other digits under the same software *drifted*. One that does
-    not move, here as there, is *inconclusive*: a training that does not learn shows no fault.
+    the first losses of each seed, step by step: beyond a share of how far the stored curve has changed
+    (``golden_curve``) *changed*, within it but with other digits under the same software *numerics*. A curve that
+    does not change, in both runs, is *inconclusive*: a training that does not learn shows no fault.
 ``same``
     a number that may neither rise nor fall, such as the mean training loss: two-sided paired t-test over the seeds at
-    1 %, differences below 1e-3 ignored. Pairing takes out what the seeds differ by, about twenty times of what is left.
+    1 %, differences below 1e-3 ignored. Pairing removes what the seeds differ by, about twenty times of what is left.
 ``steps``
     steps to a goal: one-sided pooled t-test at 5 % of the olympic means (fastest and slowest seed dropped), as MLPerf's
     reference convergence points, but with Winsorised variance (Yuen, Biometrika 1974): the standard deviation of what
     is left after dropping is too small, and calls 18 % of unchanged trainings with 5 seeds worse, not 5 %. One seed of
-    five or more may miss the goal, as the dropped slowest; more *regressed*. Nothing is seen below the interval between
-    evaluations.
+    five or more may miss the goal, as the dropped slowest; more *regressed*. The interval between evaluations is the
+    resolution.
 ``weights``
     the tensors that a training leaves (``weights_rule``).
 ``floor``
@@ -49,11 +49,11 @@ from pytest_distbench.records.run import Finding, Statistic
 from pytest_distbench.units import counted, format_share
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
-"""Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
-another training."""
+"""What a training's curve shows: *nothing*, without a curve that can be compared; *equal* in all digits; *other
+digits*, but the same training; or *diverges*, another training."""
 
 
-Shown = tuple[Statistic, float | None, float | None]  # a statistic, of this run and of the baseline
+Shown = tuple[Statistic, float | None, float | None]  # a statistic, and its value of this run and of the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,15 @@ class Family(Compared):
     """One metric of a training with all its seeds.
 
     Attributes:
-        current: key -> the measurement in each launch; one key per seed.
+        current: key -> the sample in each launch; one key per seed.
         ends_alike: whether the weights at the end are the baseline's.
-        updates: of a script, how often its optimizer stepped; 0: not known.
+        updates: optimizer steps of a script, or 0 if unknown.
         is_exact: whether both sides compute in float32 throughout, so that other digits begin as rounding.
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
-        loss_share: by how much the losses deviate at most, relative to their range; None: there are none to compare.
-        lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
-        tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
-        asks: one launch more may be made: it tells whether a curve that departs has lost its seed, or never repeats.
+        loss_share: largest deviation of the losses relative to their range, or None without losses to compare.
+        lost_its_seed: whether the golden curve of the training shows that it was seeded and is not any more.
+        tolerance: accepted relative change that was set for this metric or case, or None for the rule's own.
+        asks: one more launch may be made, to distinguish a lost seed from a training that never repeats.
     """
 
     current: Mapping[str, Sequence[Sample]]
@@ -117,7 +117,7 @@ class Family(Compared):
 
     @property
     def is_by_launch(self) -> bool:
-        """Whether launches are the samples: there is one seed, and with it the baseline's launches differ."""
+        """Whether launches are the samples: there is one seed, and the baseline's launches of it differ."""
         return len(self.current) == 1 and any(len({m.value for m in metric}) > 1 for metric in self.stored.values())
 
     @property
@@ -126,14 +126,14 @@ class Family(Compared):
 
     @property
     def new(self) -> list[float | None]:
-        """A value per seed: the mean over launches, None if a launch has none; or each launch's."""
+        """One value per seed: the mean over launches, or None if a launch has none; or one value per launch."""
         if self.is_by_launch:
             return [m.value for launches in self.current.values() for m in launches]
         return [_mean([m.value for m in launches]) for launches in self.current.values()]
 
     @property
     def old(self) -> list[float | None]:
-        """The same of the baseline, in the same order."""
+        """The baseline's values, in the same order."""
         if self.is_by_launch:
             return [m.value for metric in self.stored.values() for m in metric]
         return [_mean([m.value for m in self.stored[key]]) for key in self.current if key in self.stored]
@@ -147,7 +147,7 @@ class Family(Compared):
         facts: Mapping[str, Scalar] | None = None,
         shown: Shown | None = None,
     ) -> Finding:
-        """What a decider says; ``shown`` is what was judged, where that is not the mean of its seeds."""
+        """Make the finding that a decider returns; ``shown`` is what was judged, if not the mean of the seeds."""
         first = self.metric
         is_curve = METRIC_KINDS[first.better].is_curve
         is_open = self.asks and is_curve and float((facts or {}).get("deviation", 0.0)) > golden_curve.ROUNDING
@@ -197,11 +197,11 @@ SAME_TOLERANCE = 1e-3
 """A relative change of a ``same`` metric below this is no change: what rounding does to a mean loss in a few epochs."""
 
 ONE_SEED = {"same": 0.1, "steps": 0.25, "floor": 0.05}
-"""Relative change of a number of one seed that other digits of the same training do not bring about: twice what was
-seen (gradients in bfloat16 after 80 steps: 5 % of a validation loss)."""
+"""Relative change of a number of one seed that other digits of the same training do not cause: twice what was measured
+(gradients in bfloat16 after 80 steps: 5 % of a validation loss)."""
 
 RANKS_SHARE = 2.0
-"""Ranks may be further apart, where digits are others, by so many times what is accepted of their mean."""
+"""Factor on the accepted deviation of a mean by which single ranks may deviate, if the digits are others."""
 
 ONE_SEED_CHANGED = "one seed changed by"
 LOST_SEED = "the training is no longer seeded"
@@ -211,7 +211,7 @@ FEWEST_OLYMPIC = 5  # with fewer seeds none is dropped, and none may miss the go
 
 
 def judge_family(family: Family) -> Finding:
-    """What the first decider of its kind says that speaks, unless the ranks behind an unchanged mean are apart."""
+    """Finding of the first decider of its kind that applies, unless the ranks behind an unchanged mean diverge."""
     try:
         finding = decide(family)
         if finding.kind == "unchanged" and (apart := _apart(family, finding)):
@@ -223,9 +223,9 @@ def judge_family(family: Family) -> Finding:
 
 
 def _apart(family: Family, verdict: Finding) -> str:
-    """Where ranks are not as far apart as the baseline's, in a clause: errors that cancel in their mean.
+    """Why the spread over ranks is not the baseline's, in a clause, or "": errors that cancel in the mean.
 
-    Where launches of the baseline differ, or no curve says that it is the same training, chance has its part in that.
+    It is not judged if launches of the baseline differ, or no curve confirms the same training.
     """
     if not family.stored or not _repeats(family) or any(_spread_of(stored) for stored in family.stored.values()):
         return ""
@@ -256,7 +256,7 @@ def _apart(family: Family, verdict: Finding) -> str:
 
 
 def of_own_curve(family: Family) -> Finding | None:
-    """Of a curve without a baseline: whether it can ever be one."""
+    """Finding on a curve without a baseline that can never become one."""
     if not METRIC_KINDS[family.metric.better].is_curve or family.stored:
         return None
     if own := _disagreement(family):
@@ -266,7 +266,7 @@ def of_own_curve(family: Family) -> Finding | None:
 
 
 def of_options(family: Family) -> Finding | None:
-    """What optimizers are told is compared whatever the software, and however many updates there were."""
+    """Options of optimizers are compared whatever the software, and however many updates there were."""
     for key, launches in family.current.items():
         for launch in launches:
             then = family.stored.get(key)
@@ -301,19 +301,19 @@ def _repeats(family: Family) -> bool:
 
 
 def _spread_of(stored: Sequence[Sample]) -> float:
-    """Largest relative deviation of the curves of the other launches from that of the first; 0: they repeat it."""
+    """Largest relative deviation of the curves of the other launches from that of the first; 0 if they repeat it."""
     if not METRIC_KINDS[stored[0].better].is_curve or not stored[0].values:
         return 0.0
     return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)
 
 
 def _is_same_arithmetic(family: Family, says: CurveSays | None) -> bool:
-    """Whether the same code gives the same digits: a curve says so, whatever the software; without one the software."""
+    """Whether the same code gives the same digits: by the curve, whatever the software, or else by the software."""
     return says == "equal" or (says == "nothing" and family.same_software)
 
 
 def exactly(family: Family) -> Finding | None:
-    """Where no curve says that the arithmetic is another one: equal digits acquit under any software."""
+    """Compare digits if no curve shows another arithmetic: equal digits pass under any software."""
     if family.curve not in ("nothing", "equal") or not _repeats(family):
         return None
     changes = []
@@ -338,30 +338,29 @@ def exactly(family: Family) -> Finding | None:
 
 
 def _where(family: Family) -> str:
-    """Where the values that a number was taken from leave the baseline's, and what it is not by the curve."""
-    told = ""
+    text = ""
     for key, [m, *_] in family.current.items():
         then, now = family.stored[key][0].values, m.values
         at = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
         if at is not None:
             agree = "the first value agrees" if at == 1 else f"the first {at} values agree"
             before = f"{agree}; first other value: " if at else "no value agrees: "
-            told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
+            text = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
     is_better = METRIC_KINDS[family.metric.better].has_floor and old and new and min(new) >= max(old)
     if family.curve == "equal":
-        told += (
+        text += (
             "; the losses agree, so it is the evaluation or what follows them (a schedule, the order of a later epoch)"
         )
     elif is_better:
-        told += "; better, but not the same training"
-    return told
+        text += "; better, but not the same training"
+    return text
 
 
 def by_curve(family: Family) -> Finding:
     rtol = family.tolerance_or(golden_curve.RTOL)
-    worst: tuple[golden_curve.Departure, Sample, list[float], bool] | None = None
+    worst: tuple[golden_curve.Divergence, Sample, list[float], bool] | None = None
     own = _disagreement(family)
     coarse = ""
     for key, launches in family.current.items():
@@ -369,8 +368,8 @@ def by_curve(family: Family) -> Finding:
         if spread > rtol or golden_curve.disagreement([m.values for m in family.stored[key]]) is not None:
             # The baseline's launches left one another: there is nothing that this run could follow.
             if not own and _launches(family) > 1:
-                told = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
-                reason, unlike = f"{told}: record the baseline again", {"deviation": spread}
+                text = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
+                reason, unlike = f"{text}: record the baseline again", {"deviation": spread}
                 return family.finding("unusable-baseline", reason, facts=unlike)
             then = golden_curve.disagreement([m.values for m in family.stored[key]])
             left = own or then or golden_curve.Disagreement(1, spread)
@@ -383,69 +382,69 @@ def by_curve(family: Family) -> Finding:
         repeats = family.same_software and spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, spread)
         for launch in launches:
-            departure = golden_curve.compare(
+            divergence = golden_curve.compare(
                 curve, launch.values, rtol=family.tolerance, rounding=rounding, spread=spread
             )
-            if worst is None or departure.severity > worst[0].severity:
-                worst = departure, launch, curve, repeats
+            if worst is None or divergence.severity > worst[0].severity:
+                worst = divergence, launch, curve, repeats
     assert worst is not None
-    departure, launch, curve, repeats = worst
+    divergence, launch, curve, repeats = worst
     unit = "value" if launch.beside else "step"
-    facts: dict[str, Scalar] = {"deviation": departure.largest, f"differs_most_at_{unit}": departure.largest_at}
-    if departure.starts_at is not None:
-        facts[f"diverges_at_{unit}"] = departure.starts_at
-    at = departure.largest_at - 1
+    facts: dict[str, Scalar] = {"deviation": divergence.largest, f"differs_most_at_{unit}": divergence.largest_at}
+    if divergence.starts_at is not None:
+        facts[f"diverges_at_{unit}"] = divergence.starts_at
+    at = divergence.largest_at - 1
     shown: Shown | None = ("step that differs most", launch.values[at], curve[at])
     say = functools.partial(
-        family.finding, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
+        family.finding, threshold=rtol, facts=facts, shown=None if divergence.is_identical else shown
     )
-    what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
-    if own is None and departure.exceeds_at is not None and repeats:
+    what = f"{divergence.describe(launch.beside)}{_seed_of(launch)}"
+    if own is None and divergence.exceeds_at is not None and repeats:
         own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
-        lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
+        lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.describe(launch.beside)}"
         return say("seed-lost" if own.starts_at == 1 else "determinism-lost", lost)
-    if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
+    if own and (divergence.exceeds_at is None or divergence.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
-    if departure.exceeds_at is not None and _launches(family) > 1:
+    if divergence.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
-        what += ", so it is seeded" if departure.exceeds_at == 1 else ""
-    if departure.exceeds_at is not None:
-        return say("losses", f"{what}; {_causes(family, departure, launch)}")
+        what += ", so it is seeded" if divergence.exceeds_at == 1 else ""
+    if divergence.exceeds_at is not None:
+        return say("losses", f"{what}; {_causes(family, divergence, launch)}")
     if still := _stands_still(family):
         return say("flat-curve", still)
-    if coarse and family.tolerance is None and (departure.is_identical or not repeats):
+    if coarse and family.tolerance is None and (divergence.is_identical or not repeats):
         return say("too-few-digits", coarse)
-    begins = _beginning(family) if family.same_software or departure.is_identical else None
+    begins = _beginning(family) if family.same_software or divergence.is_identical else None
     if begins is not None and not begins[0].is_rounding:
-        return say("losses", f"{_tell_beginning(*begins)}; {_causes(family, departure, launch)}")
-    if departure.is_identical and begins is not None:
+        return say("losses", f"{_beginning_text(*begins)}; {_causes(family, divergence, launch)}")
+    if divergence.is_identical and begins is not None:
         facts["deviation"] = begins[0].deviation
         return say("numerics", f"numerics changed behind the recorded curve, from number {begins[0].number} on")
-    if departure.is_identical:
+    if divergence.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
         where = (
-            f"from {departure.place(launch.beside)} on, by up to {format_share(departure.largest)}{_seed_of(launch)}"
+            f"from {divergence.place(launch.beside)} on, by up to {format_share(divergence.largest)}{_seed_of(launch)}"
         )
         reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
-    return say("within-threshold", f"differs by up to {format_share(departure.largest)}")
+    return say("within-threshold", f"differs by up to {format_share(divergence.largest)}")
 
 
-def _causes(family: Family, departure: golden_curve.Departure, launch: Sample) -> str:
+def _causes(family: Family, divergence: golden_curve.Divergence, launch: Sample) -> str:
     if family.ends_alike:
         return "the training ends in the same weights: what is printed changed, not the training"
     values = launch.whole_length or len(launch.values)
     is_each_update = not launch.beside or 0 <= values - family.updates <= 1
-    return departure.suggest(launch.beside, is_each_update=is_each_update)
+    return divergence.suggest(launch.beside, is_each_update=is_each_update)
 
 
 def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
-    """Where the whole series of a seed leaves the baseline's, the largest step first.
+    """The first difference of a seed's whole series from the baseline's, one larger than rounding first.
 
-    Rounding begins with the last digits and grows from there. So it is how a difference begins that tells, not how far
-    it has gone when the series ends.
+    Rounding begins with the last digits and grows from there. So the beginning of a difference counts, not how far it
+    has gone when the series ends.
     """
     found = []
     for key, launches in family.current.items():
@@ -460,9 +459,9 @@ def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
     return min(found, key=lambda each: (each[0].is_rounding, each[0].number), default=None)
 
 
-def _tell_beginning(begins: golden_curve.Beginning, launch: Sample) -> str:
-    beside = launch.beside[begins.number - 1 : begins.number]
-    where = f"number {begins.number}{f' ({beside[0]})' if beside else ''}"
+def _beginning_text(begins: golden_curve.Beginning, launch: Sample) -> str:
+    label = launch.beside[begins.number - 1 : begins.number]
+    where = f"number {begins.number}{f' ({label[0]})' if label else ''}"
     before = "the first loss agrees" if begins.number == 2 else f"the first {begins.number - 1} losses agree"
     before = f"{before} in every digit; " if begins.number > 1 else ""
     other = f"first other value: {where}, {_quantity(begins.then)} -> {_quantity(begins.now)}"
@@ -472,16 +471,15 @@ def _tell_beginning(begins: golden_curve.Beginning, launch: Sample) -> str:
 def _not_repeated(
     family: Family, found: golden_curve.Disagreement, whose: str, *, facts: Mapping[str, Scalar] | None = None
 ) -> Finding:
-    """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
+    """Finding on launches that differ: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
-        return family.finding("unseeded", f"{whose} launches {found.tell(family.metric.beside)}", facts=facts)
+        return family.finding("unseeded", f"{whose} launches {found.describe(family.metric.beside)}", facts=facts)
     code = "not-deterministic" if family.stored else "no-baseline"
-    told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
-    return family.finding(code, f"{whose} launches {told}", facts=facts)
+    text = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
+    return family.finding(code, f"{whose} launches {text}", facts=facts)
 
 
 def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
-    """How this run's launches leave one another; None where they do not, by no more than rounding or ``rtol``."""
     rtol = family.tolerance_or(golden_curve.RTOL) if rtol is None else rtol
     for launches in family.current.values():
         found = golden_curve.disagreement([m.values for m in launches], rtol=rtol)
@@ -491,7 +489,6 @@ def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.
 
 
 def _stands_still(family: Family) -> str:
-    """Why the training of a seed shows no learning, in a clause; empty where all curves move."""
     for launches in family.current.values():
         if still := golden_curve.stands_still(launches[0].values):
             return f"{still}{_seed_of(launches[0])}"
@@ -514,7 +511,7 @@ def _launches(family: Family) -> int:
 
 
 def curve_says(verdict: Finding) -> CurveSays | None:
-    """What a verdict on a curve says of the training's other numbers; None: it is on no curve, or compared none."""
+    """What a verdict on a curve shows for the training's other numbers, or None if it compared no curve."""
     if not METRIC_KINDS[verdict.better].is_curve or "deviation" not in verdict.facts:
         return None
     match verdict.kind:
@@ -654,18 +651,18 @@ def by_tensors(family: Family) -> Finding:
     if worst is None:
         return family.finding("equal", threshold=0.0, shown=shown)
     one, others, seed, is_same = worst
-    told = f"{one.name}{one.who} {one.text}{others}{seed}"
+    text = f"{one.name}{one.who} {one.text}{others}{seed}"
     say = functools.partial(family.finding, threshold=share, shown=shown)
     if not family.same_software and not (is_same and one.distance < math.inf):
-        return say("other-software", f"under other software versions {told}")
+        return say("other-software", f"under other software versions {text}")
     if is_same:
         what = "its weights at the end are not" if is_of_weights else "what it saves is not"
-        return say("weights", f"the training is the same, {what}: {told}", threshold=0.0)
+        return say("weights", f"the training is the same, {what}: {text}", threshold=0.0)
     if family.curve == "diverges":
-        return say("weights", f"{told}: it follows from the diverged loss curve")
+        return say("weights", f"{text}: it follows from the diverged loss curve")
     if one.excess > 1.0:
-        return say("weights", f"{told}: rounding accounts for {share:.2g} of a change at most")
-    return say("numerics", f"numerics changed within the tolerance: {told}", facts={"share": one.excess * share})
+        return say("weights", f"{text}: rounding accounts for {share:.2g} of a change at most")
+    return say("numerics", f"numerics changed within the tolerance: {text}", facts={"share": one.excess * share})
 
 
 _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
@@ -688,19 +685,19 @@ def _within(family: Family, limit: float, scale: float, reason: str = "", shown:
 def _judge_one_seed(
     family: Family, rule: str, change: float, worse_by: float, scale: float, accepted: float, *others: str
 ) -> Finding:
-    """One seed that moved beyond what is accepted: chance cannot be told from it, but for how far chance goes.
+    """Judge one seed that changed by more than is accepted, by how far chance goes.
 
-    That is known where a curve says that it is the same seed of the same training, and of a tolerance that was set.
+    That limit is known if a curve confirms the same training with the same seed, or a tolerance was set.
     """
     known = accepted if family.tolerance is not None else ONE_SEED[rule] * abs(scale)
     limit = max(accepted, known)
-    moved = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
+    changed = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "which follows from the diverged loss curve" if family.curve == "diverges" else "more than rounding can"
-        reason = moved if family.tolerance is not None else f"{moved}, {why}"
+        reason = changed if family.tolerance is not None else f"{changed}, {why}"
         return family.finding(_BEYOND[rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
-    reason = f"{moved}; that may be chance, and more seeds show it {ways}"
+    reason = f"{changed}; that may be chance, and more seeds show it {ways}"
     return family.finding("one-seed", reason, threshold=_share(limit, scale))
 
 

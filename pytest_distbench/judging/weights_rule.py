@@ -1,11 +1,11 @@
 """Verdicts on the tensors that a training leaves: its weights at the end, and what it saved. Pure.
 
-Equal digits acquit. Where most of what was trained is equal in every digit, the arithmetic is the same, and what is not
+Equal digits pass. If most of what was trained is equal in every digit, the arithmetic is the same, and what is not
 equal is *changed* (:func:`is_same_arithmetic`). Else other digits are *numerics* as long as no tensor deviates by more
-than a share of its change since the first update (:func:`accepted_share`), or :data:`TIMES_SPREAD` times what the
-baseline's launches differ by; beyond that they are *changed*. A few go their own way then (:data:`NOISE_SHARE`). A
-sketch tells how far two tensors are apart (``records.trained``). ``benchmarks/numerics.py`` measures the shares.
-A name that is gone counts, unless another name holds the same.
+than a share of its change since the first update (:func:`accepted_share`), or :data:`TIMES_SPREAD` times the difference
+between the baseline's launches; beyond that they are *changed*, but for a few that noise alone changes
+(:data:`NOISE_SHARE`). A sketch shows how far two tensors are apart (``records.trained``). ``benchmarks/numerics.py``
+measures the shares. A name that is gone counts, unless another name holds the same.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.trained import NOT_A_TENSOR, UPDATES, Option, TensorState
 
 OF_LOWER_PRECISION = 0.25
-"""Share of its way by which a weight deviates at most where a precision below float32 may have a part in it: more than
+"""Share of its change by which a weight deviates at most if a precision below float32 may have a part in it: more than
 twice what gradients in bfloat16 do."""
 
 OF_ROUNDING = 0.01
-"""The same in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
+"""Same share in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
 
 TIMES_LOSSES, TIMES_SPREAD = 10.0, 4.0
-"""Rounding grows with the steps: weights may deviate by so many times the share of their range that losses do; and by
-so many times what launches of the baseline do."""
+"""Rounding grows with the steps: weights may deviate by this factor on the losses' deviation, relative to their range;
+and by this factor on the difference between launches of the baseline."""
 
-EQUAL_SHARE = 0.5  # of the squared change since the first update so much has to be equal in every digit
+EQUAL_SHARE = 0.5  # of the squared change since the first update, this share has to be equal in every digit
 
 NOISE_SHARE, NOISE_TIMES = 0.1, 2.0
 """A bias in front of a batch norm, or of attention's keys, has a gradient of nothing but rounding, which Adam makes as
 large as any: such tensors, together this share of the squared change, may differ by twice their change."""
 
 OF_UNKNOWN_WAY = 2.0
-"""What stands beside weights in a file, such as the state of an optimizer, has no known way: so many times its norm."""
+"""Factor on the accepted share of the norm of what is saved with the weights, such as optimizer state: its change since
+the first update is unknown."""
 _LEAST_OF_NORM = 0.05
 
 _ALIKE = 1e-4
@@ -51,56 +52,56 @@ _ByName = Mapping[str, Mapping[str, TensorState]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One tensor that differs: how, in a clause; its distance over what is accepted; of which rank, if not of all."""
+    """One tensor that differs: how, in a clause; its distance over what is accepted; and its rank, if not all."""
 
     name: str
     text: str
     excess: float
     who: str = ""
     distance: float = math.inf
-    moved: float = 0.0
+    change: float = 0.0
     is_rounding: bool = False
 
 
 def accepted_share(*, is_exact: bool, loss_share: float | None) -> float:
-    """By what share of its change a weight may deviate; see the fields of ``training_rule.Family``."""
+    """Share of its change by which a weight may deviate; see the fields of ``training_rule.Family``."""
     least = OF_ROUNDING if is_exact and loss_share is not None else OF_LOWER_PRECISION
     return min(1.0, max(least, TIMES_LOSSES * (loss_share or 0.0)))
 
 
 def is_same_arithmetic(stored: Tensors, current: Tensors) -> bool:
-    """Whether most of what was trained is equal in every digit: then no rounding is another."""
+    """Whether most of what was trained is equal in every digit: then no difference is rounding."""
     whole = equal = 0.0
     now = _by_name(current)
     for name, states in _by_name(stored).items():
         for ranks, state in states.items():
             other = now.get(name, {}).get(ranks)
-            whole += state.moved**2
-            equal += state.moved**2 if other is not None and other.digest == state.digest else 0.0
+            whole += state.change**2
+            equal += state.change**2 if other is not None and other.digest == state.digest else 0.0
     return 0.0 < whole * EQUAL_SHARE <= equal
 
 
 def beyond_noise(found: Sequence[Change], stored: Tensors) -> Change:
-    """The first change, of the largest first, that is no noise of tensors without a gradient; else the last one."""
-    left = NOISE_SHARE * sum(state.moved**2 for named in stored.values() for state in named.values())
-    for change in found:
-        if not 0.0 < change.distance <= NOISE_TIMES * change.moved or change.moved**2 > left:
-            return change
-        left -= change.moved**2
+    """The first change, largest first, that is no noise of tensors without a gradient; else the last one."""
+    left = NOISE_SHARE * sum(state.change**2 for named in stored.values() for state in named.values())
+    for one in found:
+        if not 0.0 < one.distance <= NOISE_TIMES * one.change or one.change**2 > left:
+            return one
+        left -= one.change**2
     return found[-1]
 
 
 def own_share(stored: Tensors) -> float:
-    """By how much the baseline's launches differ, relative to the change since the first update, over all tensors."""
-    known = [(s.spread**2, s.moved**2) for named in stored.values() for s in named.values() if s.moved]
+    """Difference between the baseline's launches, relative to the change since the first update, over all tensors."""
+    known = [(s.spread**2, s.change**2) for named in stored.values() for s in named.values() if s.change]
     spreads, moves = map(math.fsum, zip(*known, strict=True)) if known else (0.0, 1.0)
     return math.sqrt(spreads / moves)
 
 
 def stored_tensors(launches: Sequence[Sample]) -> dict[str, dict[str, TensorState]]:
-    """What a baseline keeps of its launches: the first one's, and how far the others are from it.
+    """What a baseline keeps of its launches: the first one's tensors, and how far the others are from them.
 
-    What not every launch has, by name and ranks, does not repeat, and is left out.
+    What a launch lacks, by name and ranks, does not repeat, and is left out.
     """
     kept: dict[str, dict[str, TensorState]] = {}
     for ranks, named in launches[0].tensors.items():
@@ -118,7 +119,7 @@ def stored_tensors(launches: Sequence[Sample]) -> dict[str, dict[str, TensorStat
 
 
 def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECISION) -> list[Change]:
-    """How the tensors of a launch differ from the baseline's, the largest first; empty: in nothing."""
+    """Differences of a launch's tensors from the baseline's, the largest first."""
     then, now = _by_name(stored), _by_name(current)
     called = _called_now(then, now)
     new = [Change(name, "is new", math.inf) for name in sorted(now.keys() - set(called.values()))]
@@ -128,9 +129,9 @@ def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECIS
 def changes_of_saved(
     stored: Tensors, current: Tensors, *, share: float, launches: int, ends_alike: bool = False
 ) -> list[Change]:
-    """The same of what was saved. Saved after another number of updates it is not compared, if trainings end otherwise.
+    """Differences of what was saved; not compared if saved after another number of updates, unless trainings end alike.
 
-    What is missing counts where so many launches had it, :data:`FEWEST_AGREEING` at least; what is new does not.
+    What is missing counts only if :data:`FEWEST_AGREEING` launches had it; what is new does not count.
     """
     then, now = _by_name(stored), _by_name(current)
     other = {_file(name) for name in then if name.endswith(f": {UPDATES}") and name in now and then[name] != now[name]}
@@ -153,7 +154,7 @@ def _kind(name: str) -> str:
 
 
 def _called_now(then: _ByName, now: _ByName) -> dict[str, str]:
-    """By what is called so in the baseline, what it is called now: a name that is gone, by the nearest that is new."""
+    """Name in the baseline -> name now: the same, or for a name that is gone the nearest new one."""
     called = {name: name for name in then if name in now}
     new = sorted(now.keys() - then.keys())
     for name in sorted(then.keys() - now.keys()):
@@ -165,7 +166,7 @@ def _called_now(then: _ByName, now: _ByName) -> dict[str, str]:
 
 
 def _apart(then: Mapping[str, TensorState], now: Mapping[str, TensorState]) -> float:
-    """How far two are apart that may be one under two names; infinite: they are not. A number has to be equal."""
+    """Distance of two tensors that may be one under two names, or infinity. Plain numbers must be equal."""
     if then.keys() != now.keys() or any(then[who].form != now[who].form for who in then):
         return math.inf
     is_other = any(s.form == NOT_A_TENSOR and s.digest != now[who].digest for who, s in then.items())
@@ -188,8 +189,8 @@ def _changes(then: _ByName, now: _ByName, called: Mapping[str, str], share: floa
             continue
         if known.keys() == {ALL} and ALL not in current:
             first, *others = current
-            told = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
-            yield Change(name, told, math.inf)
+            text = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
+            yield Change(name, text, math.inf)
             continue
         for ranks, state in current.items():
             before = known.get(ranks) or next((s for who, s in known.items() if _overlap(who, ranks)), None)
@@ -204,7 +205,7 @@ _HOW = ("foreach", "fused", "capturable", "differentiable", "decoupled_weight_de
 
 
 def option_changes(stored: Options, current: Options) -> list[str]:
-    """Options that both sides have, with other values; whose optimizer is another one, shows in the weights."""
+    """Options that both sides have, with other values; another optimizer shows in the weights."""
     found: dict[str, list[str]] = {}
     for ranks, named in current.items():
         then = {name: value for who, those in stored.items() if _overlap(who, ranks) for name, value in those.items()}
@@ -238,7 +239,7 @@ def _change(
     if then.form == NOT_A_TENSOR:  # other digits may lead to any other number of correct answers
         return Change("", f"{then.norm:.9g} -> {now.norm:.9g}", 1.0)
     distance = then.distance(now)
-    of_way = share * then.moved or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
+    of_way = share * then.change or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
     accepted = max(of_way, TIMES_SPREAD * then.spread, rounding)
     excess = distance / accepted if accepted else math.inf if distance else 0.0
     if not then.digest and excess <= 1.0:
@@ -248,7 +249,7 @@ def _change(
         _how(then, now, distance, holders),
         excess,
         distance=distance,
-        moved=then.moved,
+        change=then.change,
         is_rounding=distance <= rounding,
     )
 
@@ -258,14 +259,14 @@ def _how(then: TensorState, now: TensorState, distance: float, holders: Mapping[
         return f"holds what {holders[now.digest]} held"
     if then.norm and (factor := _factor(then, now)):
         return f"is {factor:.4g} times the baseline's"
-    moved = f", {distance / then.moved:.2g} times its change since the first update" if then.moved else ""
+    relative = f", {distance / then.change:.2g} times its change since the first update" if then.change else ""
     if then.norm and abs(now.norm / then.norm - 1) < _ALIKE and distance > _ALIKE * then.norm:
         return f"has the same norm {then.norm:.4g}, in another order or with other signs"
-    return f"differs by about {distance:.2g}{moved} (norm {then.norm:.4g} -> {now.norm:.4g})"
+    return f"differs by about {distance:.2g}{relative} (norm {then.norm:.4g} -> {now.norm:.4g})"
 
 
 def _factor(then: TensorState, now: TensorState) -> float:
-    """By what all of a tensor was multiplied; 0 where that is not it."""
+    """Factor by which all of a tensor was multiplied, or 0 if it was not."""
     if not then.product or abs(now.product / then.product - 1) < _ALIKE:
         return 0.0
     factor = now.product / then.product

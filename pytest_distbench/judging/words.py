@@ -45,12 +45,12 @@ def current(verdict: Finding) -> str:
     return quantity(verdict.current, verdict.unit)
 
 
-def reference(verdict: Finding) -> str:
+def baseline(verdict: Finding) -> str:
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
 def statistic_text(verdict: Finding) -> str:
-    """What this run and the baseline are of their launches; empty where all of these are to be equal."""
+    """Statistic by which this run and the baseline are compared, or "" if all their launches must be equal."""
     is_one = verdict.current is None or METRIC_KINDS[verdict.better].is_exact or not verdict.is_judged
     return "" if is_one else STATISTICS[verdict.statistic].shown
 
@@ -73,7 +73,7 @@ def change(verdict: Finding) -> str:
 
 
 _LARGEST_SHARE = 2.0
-"""Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
+"""Change of memory above which the threshold is printed in bytes: of little memory a few MiB are a large share."""
 
 
 def threshold(verdict: Finding) -> str:

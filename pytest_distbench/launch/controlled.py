@@ -238,7 +238,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         reduce="max",
         values=[ended.wall_s],
         is_series=False,
-        witnesses={"cpu_s": [ended.cpu_s]},
+        secondary={"cpu_s": [ended.cpu_s]},
     )
     measurements = []
     remarks: list[str] = []

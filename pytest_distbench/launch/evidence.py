@@ -31,7 +31,7 @@ import msgspec
 
 from pytest_distbench.launch.reduce import read_left
 from pytest_distbench.launch.workplace import find_line
-from pytest_distbench.records.iteration import FlightEntry, flight_entries, operation
+from pytest_distbench.records.iteration import FlightEntry, operation, read_flight_recorder
 from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
@@ -103,7 +103,7 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     """
     try:
         found = read_left(files.flight(fate.rank), dict[str, msgspec.Raw])
-        recordings = {name: flight_entries(recording) for name, recording in (found or {}).items()}
+        recordings = {name: read_flight_recorder(recording) for name, recording in (found or {}).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return fate, False
     if found is None:

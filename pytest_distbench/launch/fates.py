@@ -168,7 +168,7 @@ def _with_unclear_order(fates: Sequence[RankFate], heard: Heard, ending: Ending)
         if abs(_moment(f, heard) - _moment(first, heard)) < (error_s := ending.clocks.error_s(first.rank, f.rank))
     }
     head, *others = sorted([first, *(f for f in rest if f.rank in errors_s)], key=lambda f: f.rank)
-    unordered = [replace(f, doubt_s=max(errors_s.values())) for f in others]
+    unordered = [replace(f, error_s=max(errors_s.values())) for f in others]
     return [head, *unordered, *(f for f in rest if f.rank not in errors_s)]
 
 
@@ -321,8 +321,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
                 break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
     reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
-    if unordered := [f for f in failed if f.doubt_s]:  # one of them may have failed before it
-        within = format_seconds(max(f.doubt_s for f in unordered))
+    if unordered := [f for f in failed if f.error_s]:  # one of them may have failed before it
+        within = format_seconds(max(f.error_s for f in unordered))
         reason = f"{reason}\n{_numbers(unordered)} failed within {within} of it: {_UNORDERED}"
     return "failed", reason
 
@@ -496,7 +496,7 @@ def make_record(
         return replace(record, measurements=structure_metrics(fingerprints), software=software)
     record = replace(
         record,
-        unseen_collectives=max((r.unseen_collectives for r in found), default=0),
+        undescribed_collectives=max((r.undescribed_collectives for r in found), default=0),
         breakdowns=breakdowns(whole) if has_passed else {},
         peak_memory_bytes=largest(found),
     )

@@ -326,8 +326,8 @@ def _reduce(group: Sequence[Observation], *, is_one_host: bool) -> Observation:
         by_part = [[(value, -rank) for value, rank in zip(part.values, part.slowest, strict=True)] for part in group]
         slowest = [-max(column)[1] for column in zip(*by_part, strict=True)]
     signals = {}  # summed over ranks: their noise is independent, so the sum is quieter than the largest
-    for name, own in first.witnesses.items():
-        series = [part.witnesses.get(name, []) for part in group]
+    for name, own in first.secondary.items():
+        series = [part.secondary.get(name, []) for part in group]
         if all(len(each) == len(own) for each in series):  # else some have it not, or not of each iteration
             signals[name] = [sum(column) for column in zip(*series, strict=True)]
     is_hiding = first.reduce == "mean" and METRIC_KINDS[first.better].is_of_training  # errors that cancel
@@ -335,7 +335,7 @@ def _reduce(group: Sequence[Observation], *, is_one_host: bool) -> Observation:
         first,
         values=[_COMBINE[first.reduce](column) for column in columns],
         slowest=slowest,
-        witnesses=signals,
+        secondary=signals,
         taken_from=[],
         squares=_sum_squares(group) if is_hiding else [],
         of_ranks=dict(sorted(of_ranks.items())),
@@ -402,8 +402,8 @@ def _measure(part: Observation) -> Sample:
         beside=[part.beside[place] for place in metric.kept_places(len(part.beside))],
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions={
-            name: kinds.quantile(sums, kinds.FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
-            for name, sums in part.witnesses.items()
+            name: kinds.quantile(sums, kinds.LOWER_QUANTILE) if name.endswith("_s") else statistics.fmean(sums)
+            for name, sums in part.secondary.items()
             if sums
         },
         ranks=len(part.of_ranks),

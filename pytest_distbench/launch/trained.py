@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pytest_distbench.records.iteration import rank_ranges
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.metric import LARGEST_NUMBER, REPLICAS, SAVED, TOLD, WEIGHTS, Bound, Sample
+from pytest_distbench.records.metric import LARGEST_NUMBER, REPLICAS, SAID, SAVED, WEIGHTS, Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.trained import NOT_A_TENSOR, TensorState, Trained
 from pytest_distbench.units import and_more
@@ -35,7 +35,7 @@ def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
         },
         len(trained),
     )
-    moves = {name: state.moved for named in weights.values() for name, state in named.items()}
+    moves = {name: state.change for named in weights.values() for name, state in named.items()}
     saved = by_ranks({rank: _with_moves(one.saved, moves) for rank, one in trained.items()}, len(trained))
     make = partial(Sample, unit="", better="weights", identity={"updates": updates})
     found = [
@@ -67,7 +67,7 @@ def _with_moves(saved: Mapping[str, TensorState], moves: Mapping[str, float]) ->
         names = key.partition(": ")[2].split(".")
         return next((moves[n] for i in range(len(names)) if (n := ".".join(names[i:])) in moves), 0.0)
 
-    return {key: replace(state, moved=of(key)) for key, state in saved.items()}
+    return {key: replace(state, change=of(key)) for key, state in saved.items()}
 
 
 def _norm(tensors: _Tensors) -> float:
@@ -96,7 +96,7 @@ def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:
             better="info",
             value=len(names),
             bounds=[Bound(side="most", value=0, where=_WHERE, is_default=True)],
-            facts={TOLD: "; ".join(words[:_SHOWN])},
+            facts={SAID: "; ".join(words[:_SHOWN])},
         )
 
 
@@ -120,4 +120,4 @@ def _is_rounding(name: str, first: Trained, other: Trained) -> bool:
     a, b = first.weights.get(name), other.weights.get(name)
     if a is None or b is None or (epsilon := _EPSILON.get(a.form.split(" ")[0])) is None:
         return False
-    return a.distance(b) <= min(epsilon * math.sqrt(max(1, first.updates)) * a.norm, _SHARE_OF_MOVE * a.moved)
+    return a.distance(b) <= min(epsilon * math.sqrt(max(1, first.updates)) * a.norm, _SHARE_OF_MOVE * a.change)

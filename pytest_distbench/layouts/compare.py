@@ -43,7 +43,7 @@ from pytest_distbench.layouts.precision import Precision, highest
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import AVERAGE, DTYPES, Draw, Oracle, Pass, TrainSpec
-from pytest_distbench.records.metric import TOLD, Bound, Scalar
+from pytest_distbench.records.metric import SAID, Bound, Scalar
 from pytest_distbench.units import counted
 from pytest_distbench.worker.membership import alone_in, group_of_one
 
@@ -317,7 +317,7 @@ class LayoutComparison:
                 continue
             quantity = first if first in reached else max(reached, key=lambda q: times_beyond(worst[q], self.limits[q]))
             value = worst[quantity]
-            facts: dict[str, Scalar] = {**self._narrow(), **({TOLD: self._told(quantity)} if quantity == first else {})}
+            facts: dict[str, Scalar] = {**self._narrow(), **({SAID: self._told(quantity)} if quantity == first else {})}
             where = "; ".join(filter(None, [f"{CONTROLS} controls", self.narrow]))
             bounds = [Bound(side="most", value=self.limits[quantity], where=where)]
             rank.notebook.note(name, value if math.isfinite(value) else None, at={}, facts=facts, bounds=bounds)
@@ -419,6 +419,6 @@ def _draws_the_same(a: Draw, b: Draw) -> bool | None:
 def _record_conflicts(rank: RankContext, conflicts: Sequence[str]) -> None:
     facts: dict[str, Scalar] = {}
     if conflicts:
-        facts[TOLD] = f"{conflicts[0]}: seed a rank by the share of the batch that it has"
+        facts[SAID] = f"{conflicts[0]}: seed a rank by the share of the batch that it has"
     bounds = [Bound(side="most", value=0.0, where="equivalent")]
     rank.notebook.note(RANDOM_CONFLICTS, len(conflicts), at={}, facts=facts, bounds=bounds)

@@ -17,7 +17,7 @@ from pytest_distbench.layouts import (
     STEP_TIME,
 )
 from pytest_distbench.records.kinds import grouped
-from pytest_distbench.records.metric import TOLD, Sample
+from pytest_distbench.records.metric import SAID, Sample
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import format_bytes
@@ -102,8 +102,8 @@ def verdict_on(result: CaseResult) -> tuple[str, str]:
     """What became of a model under a layout, in a word, and the sentence that says why."""
     for launch in result.launches:
         for sample in launch.measurements:
-            if TOLD in sample.facts:
-                return NOT_EQUAL, str(sample.facts[TOLD])
+            if SAID in sample.facts:
+                return NOT_EQUAL, str(sample.facts[SAID])
     if result.outcome == "skipped":
         return NOT_RUN, result.headline
     return (EQUAL, "") if result.outcome == "passed" else ("failed", result.headline)

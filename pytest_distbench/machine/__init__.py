@@ -1,1 +1,1 @@
-"""What this machine is, and who holds it."""
+"""This machine: its hardware, GPUs and drivers, locks, and what may be recorded of it."""

@@ -1,6 +1,6 @@
 """AMD's GPUs, as ROCm's package amdsmi describes them, by the questions that NVML answers.
 
-By the interface of amdsmi 7.0, and what torch reads of it; run with simulated GPUs alone.
+It follows the interface of amdsmi 7.0, and what torch reads of it; it was run with simulated GPUs alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AmdDriver(Driver):
     tool, sets_power = "amd-smi", "set --power-cap"
     may_count_otherwise = False
     variables = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *Driver.variables
-    """HIP and CUDA count what ROCR leaves. CUDA_VISIBLE_DEVICES is read where HIP_VISIBLE_DEVICES is not set."""
+    """HIP's and CUDA's variables number the GPUs that ROCR's leaves. CUDA's is read if HIP's is not set."""
 
     def __init__(self, amdsmi: Any) -> None:
         super().__init__(pynvml)
@@ -88,7 +88,7 @@ class AmdDriver(Driver):
         return self.ask("Get driver", self._handles[0])
 
     def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """As HIP counts, where amdsmi tells (ROCm 6.4 and later), else in the order of the bus."""
+        """Number in HIP's order, if amdsmi knows it (ROCm 6.4 and later), and address on the bus."""
         found = self.ask("Get HIP number", handle)
         return (0 if found is None else int(found), gpu.pci)
 
@@ -114,7 +114,11 @@ class AmdDriver(Driver):
 
 @contextlib.contextmanager
 def connect_amd() -> Iterator[AmdDriver]:
-    """The driver, for as long as it is needed. DriverError: no amdsmi, or no driver."""
+    """Connect to the driver for as long as it is needed.
+
+    Raises:
+        DriverError: no amdsmi, or no driver.
+    """
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it finds no library it prints that, and raises KeyError
             import amdsmi  # type: ignore[import-not-found]
@@ -133,12 +137,12 @@ def connect_amd() -> Iterator[AmdDriver]:
 
 
 def _capability(target: str) -> tuple[int, int] | None:
-    """``gfx90a`` -> 9.0, ``gfx942`` -> 9.4, as torch says it: the last digit is the stepping."""
+    """Compute capability as torch has it: ``gfx90a`` -> 9.0, ``gfx942`` -> 9.4; the last digit is the stepping."""
     found = _TARGET.fullmatch(target)
     return (int(found[1]), int(found[2], 16)) if found else None
 
 
-def _clock(smi: Any, handle: Any, kind: int) -> Any:
+def _frequency(smi: Any, handle: Any, kind: int) -> Any:
     kinds = {pynvml.NVML_CLOCK_SM: smi.AmdSmiClkType.GFX, pynvml.NVML_CLOCK_MEM: smi.AmdSmiClkType.MEM}
     return smi.amdsmi_get_clock_info(handle, kinds[kind])
 
@@ -150,27 +154,26 @@ def _memory(smi: Any, handle: Any) -> Any:
 
 
 def _power(smi: Any, handle: Any) -> Any:
-    """Milliwatts; MI300 has the current power, MI200 an average."""
-    told = smi.amdsmi_get_power_info(handle)
-    watts = [told[name] for name in ("current_socket_power", "average_socket_power") if told[name] != "N/A"]
+    answer = smi.amdsmi_get_power_info(handle)
+    watts = [answer[name] for name in ("current_socket_power", "average_socket_power") if answer[name] != "N/A"]
     return 1000 * watts[0] if watts else None
 
 
 def _held(smi: Any, handle: Any) -> int:
-    told = smi.amdsmi_get_violation_status(handle)
+    answer = smi.amdsmi_get_violation_status(handle)
     reasons = {
         "SwPowerCap": ["active_ppt_pwr"],
         "SwThermalSlowdown": ["active_socket_thrm", "active_vr_thrm", "active_hbm_thrm"],
         "HwThermalSlowdown": ["active_prochot_thrm"],
     }
-    active = [name for name, flags in reasons.items() if any(told[flag] is True for flag in flags)]
+    active = [name for name, flags in reasons.items() if any(answer[flag] is True for flag in flags)]
     return sum(getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name in active)
 
 
 def _links(smi: Any, handle: Any) -> Any:
-    told = smi.amdsmi_get_link_metrics(handle)
+    answer = smi.amdsmi_get_link_metrics(handle)
     is_xgmi = smi.AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI
-    return [link for link in told["links"][: told["num_links"]] if link["link_type"] == is_xgmi]
+    return [link for link in answer["links"][: answer["num_links"]] if link["link_type"] == is_xgmi]
 
 
 def _processes(smi: Any, handle: Any) -> Any:
@@ -198,8 +201,8 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
         smi.amdsmi_get_power_cap_info(card)["default_power_cap"] // 1000
     ),
     "GetPowerUsage": _power,
-    "GetMaxClockInfo": lambda smi, card, kind: _clock(smi, card, kind)["max_clk"],
-    "GetClockInfo": lambda smi, card, kind: _clock(smi, card, kind)["clk"],
+    "GetMaxClockInfo": lambda smi, card, kind: _frequency(smi, card, kind)["max_clk"],
+    "GetClockInfo": lambda smi, card, kind: _frequency(smi, card, kind)["clk"],
     "GetTemperature": lambda smi, card, sensor: smi.amdsmi_get_temp_metric(
         card, smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureMetric.CURRENT
     ),
@@ -213,4 +216,4 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "Get HIP number": lambda smi, card: smi.amdsmi_get_gpu_enumeration_info(card)["hip_id"],
     "Get driver": lambda smi, card: smi.amdsmi_get_gpu_driver_info(card)["driver_version"],
 }
-"""By NVML's name without ``nvmlDevice``; those with a space NVML does not have."""
+"""Answers by NVML's name without ``nvmlDevice``; NVML has no question whose name has a space."""

@@ -1,4 +1,4 @@
-"""What is asked of a driver of GPUs, and how NVIDIA's answers, through NVML; ``machine/amd.py`` has AMD's."""
+"""Questions to a driver of GPUs, and NVIDIA's answers, through NVML; ``machine/amd.py`` has AMD's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WHY_NO_GPU = {
 
 
 class DriverError(DistbenchError):
-    """The driver cannot be asked, and why; it is absent, or in trouble."""
+    """The driver is absent, or does not answer; the text says why."""
 
     def __init__(self, message: str, *, is_absent: bool) -> None:
         super().__init__(message)
@@ -42,13 +42,12 @@ _GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _SWITCH = 2  # NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it
 _NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
 """NVLink's generation -> bytes/s of a link per direction (data sheets of P100, V100, A100, H100, B200 and Rubin: half
-the bidirectional rate over the number of links). A bridge may be slower, which NVML tells.
-"""
+the bidirectional rate over the number of links). NVML may report a slower bridge."""
 
 
 @dataclass(kw_only=True)
 class Port:
-    """One GPU's links that are up.
+    """Links of one GPU that are up.
 
     Attributes:
         kind: ``nvlink`` or ``xgmi``.
@@ -82,7 +81,7 @@ class Driver:
         tool: the maker's command for them.
         sets_power: its arguments that set a power limit.
         variables: those by which users choose among GPUs, in the order in which they are read.
-        may_count_otherwise: what ranks see may have other numbers than here; UUIDs in the last variable are certain.
+        may_count_otherwise: ranks may number GPUs differently; UUIDs in the last variable are certain.
         binding: pynvml, for its numbers and errors.
     """
 
@@ -95,14 +94,18 @@ class Driver:
         self.binding = binding
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``; None if device, driver or binding have none, or may not give it."""
+        """Return the answer of ``nvmlDevice<name>``, or None if device, driver or binding give none."""
         try:
             return self.demand(name, *arguments)
         except (self.binding.NVMLError, AttributeError):
             return None
 
     def demand(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``. NVMLError: there is none; :meth:`explain` says why."""
+        """Return the answer of ``nvmlDevice<name>``.
+
+        Raises:
+            NVMLError: there is none; :meth:`explain` says why.
+        """
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
@@ -118,7 +121,7 @@ class Driver:
         return f"{who} says: {' '.join(str(said or error).split())}"
 
     def system(self, name: str) -> Any:
-        """The answer of ``nvmlSystem<name>``, or None if there is none."""
+        """Return the answer of ``nvmlSystem<name>``, or None."""
         try:
             return getattr(self.binding, f"nvmlSystem{name}")()
         except self.binding.NVMLError:
@@ -134,17 +137,17 @@ class Driver:
         return choose(cards, cut, variables.get(VARIABLE))
 
     def setting(self, variables: Mapping[str, str]) -> str:
-        told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
+        known = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
         return (
-            ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
+            ", ".join(known) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
         )
 
     def port(self, handle: Any) -> Port:
         port = Port(kind="nvlink")
         field = getattr(self.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
-        [told] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
-        is_told = told is not None and told.nvmlReturn == self.binding.NVML_SUCCESS
-        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
+        [speed] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
+        is_known = speed is not None and speed.nvmlReturn == self.binding.NVML_SUCCESS
+        wire_bytes_per_s = 1e6 * speed.value.uiVal if is_known else math.inf  # more than what it carries
         for link in range(_MOST_LINKS):
             if not self.ask("GetNvLinkState", handle, link):
                 continue

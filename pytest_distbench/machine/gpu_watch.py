@@ -1,7 +1,7 @@
-"""How GPUs fare while ranks run on them: clocks, heat, power, memory they keep, and who else uses them.
+"""State of GPUs while ranks run on them: clocks, heat, power, memory that remains in use, and other users.
 
 pytest's process looks, before, during and after a launch, through NVML: nothing runs in the ranks or on the GPU, and no
-judged clock runs in this process.
+judged timing is taken in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 from pytest_distbench.machine.driver import Driver, DriverError
 from pytest_distbench.machine.gpus import connect
 from pytest_distbench.machine.hardware import cpu_name
-from pytest_distbench.records.environment import Gpu, GpuWitness
+from pytest_distbench.records.environment import Gpu, GpuReport
 from pytest_distbench.records.kinds import median
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes, format_seconds
@@ -34,25 +34,25 @@ _REASONS = {
     "HwPowerBrakeSlowdown": POWER_BRAKE,
     "HwSlowdown": HARDWARE,
 }
-"""NVML's names of what holds clocks down -> ours. Idle GPUs, and clocks that somebody has set, are held by nothing."""
+"""NVML's reasons why clocks of a GPU are held down -> ours. Idle GPUs, and clocks that somebody has set, have none."""
 _COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
-"""NVML's counters of the time for which clocks were held down -> ours."""
+"""NVML's counters of the time for which a GPU's clocks were held down -> our reasons."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0  # between two looks: short at first, for launches that are over soon
-_LONGEST_LOOK_S = 5.0  # how long a look may take: the driver may not answer at all where a GPU is in trouble
+_LONGEST_LOOK_S = 5.0  # longest time for a look: the driver may not answer at all if a GPU is in trouble
 _FIRST_NAMESPACE = "pid:[4026531836]"  # /proc/self/ns/pid outside of containers, where NVML's process ids are ours
 _MPS_SERVER = "nvidia-cuda-mps"
-"""Name of what computes for others, who are looked at themselves; the kernel keeps 15 letters."""
+"""Name of the MPS server, which computes for clients that are looked at themselves; the kernel keeps 15 letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What the driver says of one GPU at one moment; None where it does not tell.
+    """What the driver reports of one GPU at one moment; None if it does not report it.
 
     Attributes:
         at: CLOCK_MONOTONIC seconds.
         utilisation: share of the last moments with a kernel running, 0 to 1.
-        foreign: process id -> whether it is somebody else's, or None; without MPS's server.
-        by_mps: that server computes, for ranks and other clients.
+        foreign: process id -> whether it is somebody else's, or None; without the MPS server.
+        by_mps: the MPS server computes, for ranks and other clients.
         at_work: processes whose kernels ran of late.
     """
 
@@ -86,7 +86,7 @@ class GpuWatch:
         self._gpus = gpus
         self._host_cpu = cpu_name()
         self._is_foreign, self._name_of = is_foreign or _is_foreign, name_of or _process_name
-        """None where a number is one of another namespace; empty where nobody can say."""
+        """None for a process of another namespace; "" if its name is unknown."""
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
@@ -95,12 +95,12 @@ class GpuWatch:
             self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
 
     @contextlib.contextmanager
-    def during(self, count: int) -> Iterator[list[GpuWitness]]:
-        """Watch the first so many GPUs; fills the list at the end, unless the driver is silent."""
-        witnesses: list[GpuWitness] = []
+    def during(self, count: int) -> Iterator[list[GpuReport]]:
+        """Watch the first ``count`` GPUs; fills the list at the end, unless the driver is silent."""
+        found: list[GpuReport] = []
         gpus = [gpu for gpu in self._gpus[:count] if gpu.uuid in self._handles]
         if not gpus:
-            yield witnesses
+            yield found
             return
         looks: dict[str, list[GpuState]] = {gpu.uuid: [] for gpu in gpus}
         has_begun, is_over = threading.Event(), threading.Event()
@@ -118,11 +118,11 @@ class GpuWatch:
         thread.start()
         has_begun.wait(_LONGEST_LOOK_S)
         try:
-            yield witnesses
+            yield found
         finally:
             is_over.set()
             thread.join(_LONGEST_LOOK_S)
-            witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
+            found += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
     def look(self, looks: dict[str, list[GpuState]]) -> None:
         for uuid, seen in looks.items():
@@ -168,7 +168,7 @@ class GpuWatch:
         )
 
     def memory_in_use(self, count: int) -> dict[str, int]:
-        """Bytes in use by label, of the first so many GPUs that tell."""
+        """Bytes in use by label, of the first ``count`` GPUs that report it."""
         found: dict[str, int] = {}
         for gpu in self._gpus[:count]:
             if self._driver is not None and gpu.uuid in self._handles:
@@ -186,8 +186,8 @@ class GpuWatch:
         self._stack.close()
 
 
-def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
-    """What the looks at one GPU, from before to after a launch, add up to."""
+def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuReport:
+    """Summarise the looks at one GPU, from before to after a launch."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
     last = looks[-1] if looks else GpuState(at=0.0)
     # What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing.
@@ -198,7 +198,7 @@ def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
             share = (last.held_ns.get(name, before) - before) / 1e9 / max(1e-3, last.at - first.at)
             held[name] = max(held.get(name, 0.0), min(1.0, share))
     temperatures = [look.temperature_c for look in looks if look.temperature_c is not None]
-    return GpuWitness(
+    return GpuReport(
         label=gpu.label,
         uuid=gpu.uuid,
         looks=len(busy),
@@ -217,7 +217,7 @@ def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
 
 
 def complaint() -> str:
-    """The last line of ``nvidia-smi`` if a GPU is in trouble, else ""."""
+    """The last line of ``nvidia-smi`` if a GPU is in trouble, or ""."""
     limit_s = _LONGEST_LOOK_S
     try:
         done = subprocess.run(
@@ -263,16 +263,15 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
 def _others(looks: Sequence[GpuState]) -> list[int]:
     """Processes of others that computed on the GPU, or may have.
 
-    In a container NVML's process ids say nothing. Only one that was there before and after the launch counts: it is no
-    rank.
+    In a container NVML's process ids have no meaning: one that was there before and after the launch is no rank.
     """
     if not looks:
         return []
     stayed = looks[0].foreign.keys() & looks[-1].foreign.keys() if len(looks) > 1 else set()
     found = {pid for look in looks for pid, foreign in look.foreign.items() if foreign}
     found |= {pid for pid in stayed if looks[0].foreign[pid] is None}
-    told = [look.at_work for look in looks if look.at_work is not None]
-    return sorted(found.intersection(frozenset().union(*told)) if told else found)
+    known = [look.at_work for look in looks if look.at_work is not None]
+    return sorted(found.intersection(frozenset().union(*known)) if known else found)
 
 
 def _is_foreign(pid: int) -> bool | None:
@@ -315,15 +314,15 @@ def await_memory(
     before: Mapping[str, int],
     *,
     patience_s: float = PATIENCE_S,
-    clock: Callable[[], float] = time.monotonic,
+    monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, int]:
-    """Wait until GPUs have about as much memory as before; GPU -> bytes still held."""
-    deadline = clock() + patience_s
+    """Wait until GPUs have about as much memory as before; return GPU -> bytes still in use."""
+    deadline = monotonic() + patience_s
     while True:
         now = read()
         held = {gpu: now[gpu] - used for gpu, used in before.items() if now.get(gpu, 0) > used + SLACK_BYTES}
-        if not held or clock() >= deadline:
+        if not held or monotonic() >= deadline:
             return held
         sleep(_PAUSE_S)
 

@@ -1,4 +1,4 @@
-"""The GPUs that ranks may use, by the driver and without torch, and why others are not among them.
+"""GPUs that ranks may use, by the driver and without torch, and why others are not among them.
 
 A device that does not answer does not silence the others. GPUs are joined by NVLink or XGMI, with a number of links, or
 by PCIe, with and without peer access.
@@ -21,7 +21,7 @@ from pytest_distbench.releases import hip_version
 
 @contextlib.contextmanager
 def connect() -> Iterator[Driver]:
-    """The driver that torch is built for, for as long as it is needed. Loads no torch, makes no context."""
+    """Connect to the driver that torch is built for, as long as it is needed. Loads no torch, makes no context."""
     if hip_version():
         from pytest_distbench.machine.amd import connect_amd
 
@@ -45,7 +45,7 @@ def connect() -> Iterator[Driver]:
 _CAPABLE_OF_READING = 0
 _CAPABLE = 0
 _ROUTES = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""Between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
+"""Route between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
 
 
 _PCIE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -54,7 +54,7 @@ _LINK = re.compile(r"(nvlink|pcie|xgmi)(\d*)x(\d+)")
 
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
-    """The matrix of what joins each pair, "" on the diagonal; ``pcie``: each GPU's link to the host, ``5x16``."""
+    """Read the matrix of links between GPUs, "" on the diagonal; ``pcie``: each GPU's link to the host, ``5x16``."""
     ports = [driver.port(handle) for handle in handles]
     addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
 
@@ -77,13 +77,13 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
 
 
 def kinds(links: Sequence[Sequence[str]]) -> list[str]:
-    """Kinds of link in a matrix, without routes, PCIe last: part of a hardware class."""
+    """Kinds of link in a matrix, without routes, PCIe last: part of a platform's name."""
     found = {link.partition(" ")[0] for row in links for link in row if link}
     return sorted(found, key=lambda kind: (kind.startswith("pcie"), kind))
 
 
 def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
-    """What the slowest GPU can send to the others in one direction.
+    """Bytes/s that the slowest GPU can send to the others in one direction.
 
     None if they are joined in different ways or at unknown speed, or there is one alone.
     """
@@ -104,13 +104,13 @@ def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """What the driver shows of this machine's GPUs.
+    """GPUs of this machine as the driver describes them.
 
     Attributes:
         visible: what ranks may use, in the order in which CUDA numbers them.
         count: GPUs of the machine that the driver describes, visible or not.
-        remarks: why no more of them are visible than are, as far as the user's setting or MIG is why; clauses.
-        unreadable: which GPUs it does not describe, and why: a sentence for each reason.
+        remarks: why others are not visible, as far as the user's setting or MIG is the reason; clauses.
+        unreadable: GPUs that it does not describe, and why: a sentence for each reason.
         is_absent: there is no driver; else one that fails is in trouble.
         maker: of the GPUs: NVIDIA or AMD.
         tool: the maker's command for them.
@@ -136,7 +136,7 @@ class Gpus:
 
     @property
     def platform(self) -> str:
-        """The hardware class: product, what joins several, and a power limit below the default."""
+        """Name of the platform: product, what joins several GPUs, and a power limit below the default."""
         names = dict.fromkeys(gpu.name for gpu in self.visible)
         capped = [gpu.power_limit_w for gpu in self.visible if gpu.is_capped and gpu.power_limit_w is not None]
         power = [f"{min(capped):.0f}w"] if capped else []
@@ -201,7 +201,7 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
     is_certain = (order == PCI_ORDER or len({gpu.name for gpu in cards}) <= 1) and not silent and not cut
     is_certain = is_certain or not driver.may_count_otherwise
     is_by_number = setting is None or not setting.startswith(("GPU-", "MIG-"))
-    told = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
+    named = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
@@ -213,7 +213,7 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         driver=str(driver.system("GetDriverVersion") or ""),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         links=tuple(map(tuple, read_links(driver, handles, [gpu.pcie for gpu in visible]))),
-        variables={ORDER: order, **told},
+        variables={ORDER: order, **named},
     )
 
 

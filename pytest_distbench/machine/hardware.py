@@ -1,4 +1,4 @@
-"""What machine this is: the hardware class of baselines, its Pythons, and what may be recorded; without torch.
+"""Description of this machine: its platform, its Pythons, and what may be recorded; without torch.
 
 Addresses and host names are stored only on request.
 """
@@ -28,20 +28,20 @@ from pytest_distbench.units import format_bytes
 _ADDRESS = re.compile(
     r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)|[0-9A-Fa-f:]{1,40}:[0-9A-Fa-f:.]{0,40}(?<!\.)(?![\w:-]))"
 )
-"""Of version 4, and whatever may be one of version 6."""
+"""IPv4 addresses, and whatever may be an IPv6 address."""
 _OF_A_VERSION = re.compile(r"(?i)(?:version|driver|cudnn|cuda|nccl|mpi|torch)[\s=:v]{1,3}$")
-"""Before a version of four numbers, which looks like an address."""
+"""Text before a version of four numbers, which looks like an address."""
 _HOST_OF_USER = re.compile(r"(?<=[\w.-]@)(?:(?:[\w-]+\.)+[A-Za-z]{2,}\b|[A-Za-z][\w-]*(?=:[/~\w]))")
-"""A name without a dot is one where a path follows: ``local@ws1`` is a case."""
+"""Host of ``user@host``; a name without a dot only if a path follows: ``local@ws1`` is a case."""
 
 
 def host_name() -> str:
-    """Of this machine, without asking a name server."""
+    """Name of this machine, without asking a name server."""
     return os.uname().nodename
 
 
 def mask_addresses(text: str) -> str:
-    """A text without IP addresses, this machine's name, and hosts in ``user@host.domain`` and ``user@host:path``.
+    """Mask IP addresses, this machine's name, and hosts in ``user@host.domain`` and ``user@host:path``.
 
     What means the same everywhere stays (``127.0.0.1``, ``0.0.0.0``), and so do hosts in URLs.
     """
@@ -85,7 +85,7 @@ class Interpreter:
 
 
 def find_interpreter(given: str, folder: Path) -> Interpreter:
-    """What a Python has, without importing any of it."""
+    """Find a Python and the versions of its packages, without importing them."""
     option = f"distbench_against_python = {given}"
     executable = folder / Path(given).expanduser()
     if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
@@ -141,7 +141,7 @@ def cores() -> int:
 
 
 def cpu_name() -> str:
-    """The CPU's product name, with family and model where that is generic, as on cloud machines."""
+    """The CPU's product name, with family and model if that is generic, as on cloud machines."""
     fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
@@ -155,7 +155,7 @@ def cpu_name() -> str:
 
 
 def cpu_class() -> str:
-    """Hardware class of a run on the CPU: product and cores in use; never a host name or a clock reading."""
+    """Platform of a run on the CPU: product and cores in use; never a host name or a host's clock rate."""
     return f"cpu-{slug(cpu_name())}-{cores()}c"
 
 
@@ -222,7 +222,7 @@ def describe(
     shares_gpu: bool = False,
     shares_host: bool = False,
 ) -> Environment:
-    """The environment record of this machine; of a CPU run if no GPU is visible."""
+    """Make the environment record of this machine; of a CPU run if no GPU is visible."""
     visible = gpus.visible
     host = GpuHost(
         driver=gpus.driver,

@@ -1,11 +1,11 @@
-"""What a measurement holds of this host: the host itself, its GPUs, and a share of its CPUs.
+"""Locks that a measurement holds on this host: the host itself, its GPUs, and a share of its CPUs.
 
 File locks (flock(2)) hold over pytest-xdist workers, runs and containers with the same lock folder; the kernel frees
-them with their process. Who waits longest is next: in a queue beside each lock file every waiting process holds the
-byte of its number (fcntl(2)).
+them with their process. The process that waits longest is next: in a queue file next to each lock file every waiting
+process holds the byte of its number (fcntl(2)).
 
 Control groups limit CPU time: the cpu controller of cgroups, version 1 or 2 (cgroups(7)), in a group below this
-process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have no other with a
+process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have none with a
 controller below it.
 """
 
@@ -33,12 +33,12 @@ from pytest_distbench.units import about
 
 WAIT_S = 1800.0  # how long a measurement waits for another one
 TURN_S = 20.0  # how long it waits for a launch without timings, and such a launch for one of its
-TELL_S = 60.0  # how often it says so
+REPORT_S = 60.0  # how often it says so
 _LOOK_S = 2.0  # how often it looks who holds the lock
 _PAUSE_S = 0.05  # between two tries to take it
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
-"""In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
+"""Part of the command line of a process that pytest-xdist has started; its parent has the command that was typed."""
 _FLOCK = "hhqqi4x"  # the kernel's record of a lock of bytes: kind, whence, start, length, process
 _LONGEST_NUMBER, _LAST_NUMBER = 19, 10**18
 _OWN, _SHARED = 0o600, 0o666
@@ -46,9 +46,9 @@ _OWN, _SHARED = 0o600, 0o666
 
 @contextlib.contextmanager
 def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
-    """One measurement at a time per host and user; ``on_wait`` is told who has to end first, at once and every minute.
+    """Hold this host for one measurement of this user; ``on_wait`` gets a sentence on the holder, then one a minute.
 
-    Another worker of the own pytest-xdist run is not told at once. Without waiting: False where others measure.
+    Another worker of the own pytest-xdist run is not reported at once. Yields False without waiting if others measure.
     """
     patience_s = None if waits else 0.0
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN, patience_s=patience_s) as held:
@@ -56,7 +56,7 @@ def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) ->
 
 
 @contextlib.contextmanager
-def beside_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
+def with_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
     """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
     whose, patience_s = "a measurement that is alone on this host", None if waits else 0.0
     with _held(_of_host(), whose, on_wait, mode=_OWN, how=fcntl.LOCK_SH, patience_s=patience_s) as held:
@@ -65,9 +65,9 @@ def beside_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = 
 
 @contextlib.contextmanager
 def turn_of_a_launch(*, has_timings: bool) -> Iterator[None]:
-    """One launch of a measurement that is alone on this host, or any number of others' without timings.
+    """Hold the host for one launch of a measurement that is alone on it, or for launches of others without timings.
 
-    They take turns, as long as none keeps the other from its turn for more than :data:`TURN_S`.
+    They alternate, and none keeps the other waiting for more than :data:`TURN_S`.
     """
     name, how = f"distbench-{os.getuid()}-launch.lock", fcntl.LOCK_EX if has_timings else fcntl.LOCK_SH
     patience_s = None if has_timings else TURN_S
@@ -89,7 +89,7 @@ def turn_of_a_launch(*, has_timings: bool) -> Iterator[None]:
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold GPUs, by UUID, against every other run of any user on this host: all may write to these lock files.
 
-    In sorted order, so that two runs cannot wait for each other.
+    They are locked in sorted order, so that two runs cannot wait for each other.
     """
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):
@@ -99,7 +99,7 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
 
 
 def _holder(path: Path) -> tuple[str, int | None, bool]:
-    """Who holds a lock, its process, and whether it is of one's own pytest-xdist run; None: it cannot be seen."""
+    """Holder of a lock in words, its process id or None, and whether it belongs to the same pytest-xdist run."""
     with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
         inode = str(path.stat().st_ino)  # overlayfs and btrfs give stat() another device than /proc/locks has
         for line in Path("/proc/locks").read_text().splitlines():
@@ -115,8 +115,8 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
                     command = f"{command[:_LONGEST_COMMAND]}..."
                 whose = f" of {who.username()}" if who.uids().real != os.getuid() else ""
                 ran = about(time.time() - who.create_time())
-                told = f"pid {who.pid}{whose} ({command}), which has run for {ran}"
-                return told, who.pid, False
+                text = f"pid {who.pid}{whose} ({command}), which has run for {ran}"
+                return text, who.pid, False
     return "a process that is not seen from here, perhaps in another container", None, False
 
 
@@ -128,15 +128,15 @@ def _wait(
     patience_s: float | None,
 ) -> int | None:
     began = time.monotonic()
-    told: float | None = None
+    reported: float | None = None
     most_s = WAIT_S if patience_s is None else patience_s
     while (waited := time.monotonic() - began) < most_s:
         who, _, is_ours = _holder(path)
-        if waited - (told or 0.0) >= TELL_S or (told is None and not is_ours):
-            since = f" since {about(waited)}" if told is not None else ""
+        if waited - (reported or 0.0) >= REPORT_S or (reported is None and not is_ours):
+            since = f" since {about(waited)}" if reported is not None else ""
             on_wait(f"waiting{since} for {whose}: {who}")
-            told = waited
-        look_again = began + min(waited + min(_LOOK_S, TELL_S), most_s)
+            reported = waited
+        look_again = began + min(waited + min(_LOOK_S, REPORT_S), most_s)
         while time.monotonic() < look_again:
             if (descriptor := take()) is not None:
                 return descriptor
@@ -161,7 +161,7 @@ def _held(
     how: int = fcntl.LOCK_EX,
     patience_s: float | None = None,
 ) -> Iterator[int | None]:
-    """The descriptor of the locked file; None: it was not free within the seconds that one has patience for."""
+    """The descriptor of the locked file, or None if it was not free within ``patience_s``."""
     path = Path(tempfile.gettempdir()) / name
     try:
         with _queued(path.with_suffix(".queue"), mode) as is_next:
@@ -187,9 +187,9 @@ def _held(
 
 @contextlib.contextmanager
 def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
-    """A place in a queue, and whether it is the first.
+    """Yield whether its place in a queue is the first.
 
-    The kernel frees it with its process, whose children never have it.
+    The kernel frees the place with its process, whose children never have it.
     """
     descriptor = _open(path, mode)
     try:
@@ -244,11 +244,10 @@ def _of_host() -> str:
 
 
 PERIOD_US = 5_000
-"""Short, to slow iterations and not only pause between them: with 0.3 of a core the fast quarter of steps of 5 ms takes
-16 ms, and 9 ms under the kernel's own 100 ms.
-"""
+"""Short period: it slows iterations, and does not only pause between them. With 0.3 of a core the fast quarter of steps
+of 5 ms takes 16 ms, and 9 ms under the kernel's own 100 ms."""
 LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
-_PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
+_PATIENCE_S = 2.0  # time for ended processes to leave their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
@@ -301,7 +300,7 @@ def find_controller(root: Path = Path("/")) -> Path:
 
 
 def remove(group: Path) -> bool:
-    """Remove a group when its last process has ended; False: it is still there."""
+    """Remove a group when its last process has ended; return False if it is still there."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -1,6 +1,6 @@
-"""What must not be stored: secrets, by their name, their maker's mark, or as user and password of a URL.
+"""Secrets, which must not be stored: known by their name, their maker's mark, or as user and password of a URL.
 
-Not numbers (``max_tokens=512``) and texts that only sound like secrets (``tokenizer=gpt2``).
+Numbers (``max_tokens=512``) and texts that only sound like secrets (``tokenizer=gpt2``) are none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HARMLESS = frozenset({
     "padding", "path", "per", "primary", "query", "sep", "size", "sort", "special", "start", "state", "stop", "type",
     "unk", "video", "vocab", "warning",
 })  # fmt: skip
-"""With these, *key* and *token* belong to a model, a table, or an exception's name."""
+"""Words with which *key* and *token* belong to a model, a table, or an exception's name."""
 _LONGEST_NAME = 200
 _PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)  # of these digits are secrets too
 
@@ -120,7 +120,7 @@ def _of_option(option: str, value: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """A text without the secrets in it: in addresses, headers, JSON, connection strings, or by their format."""
+    """Mask the secrets in a text: in addresses, headers, JSON, connection strings, or by their format."""
     text = _KNOWN.sub(MASK, text)
     text = _USER_INFO.sub("", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
@@ -144,7 +144,7 @@ def secret_values(variables: Mapping[str, str]) -> list[str]:
 
 
 def mask_values(text: str, values: Iterable[str]) -> str:
-    """A text without values that are known to be secret (:func:`secret_values`)."""
+    """Mask values that are known to be secret (:func:`secret_values`)."""
     for value in values:
         text = text.replace(value, MASK)
     return text

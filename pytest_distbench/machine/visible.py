@@ -1,7 +1,7 @@
-"""Which devices CUDA sees, in which order, by CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER.
+"""Devices that CUDA sees, and their order, by CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER.
 
-The first as torch reads it (``torch.cuda._parse_visible_devices``, against which tests check it); MIG by NVIDIA's User
-Guide: one slice at most, and then nothing else.
+CUDA_VISIBLE_DEVICES is read as torch reads it (``torch.cuda._parse_visible_devices``, against which tests check it);
+MIG by NVIDIA's User Guide: one slice at most, and then nothing else.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
-"""GPUs with MIG on, which CUDA does not offer whole, by UUID -> slices by (GPU instance, compute instance), in order.
-"""
+"""UUID of a GPU with MIG on, which CUDA does not offer whole -> slices by (GPU instance, compute instance)."""
 
 Choice = tuple[list[Gpu], list[str]]
-"""The visible devices in CUDA's order, and why no more of what the user has named are."""
+"""The visible devices in CUDA's order, and why other devices that the user named are not visible."""
 
 
 def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
@@ -54,9 +53,9 @@ def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
 
 
 def listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
-    """GPUs by numbers, as C's strtoul reads them, or by UUIDs or their beginnings, as the first is.
+    """GPUs by numbers, as C's strtoul reads them, or by UUIDs or their beginnings if the first is one.
 
-    Up to the first name of none or several; none at all if one is named twice.
+    The list ends before the first name that fits no GPU or several; it is empty if a GPU is named twice.
     """
     by_uuid = setting.startswith("GPU-")
     names: list[str] = []

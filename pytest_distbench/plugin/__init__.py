@@ -267,7 +267,7 @@ def _expected_s(item: pytest.Item) -> float | None:
     from pytest_distbench.plugin.progress import expected_s
 
     settings, (test, case_id), under = settings_for(item), test_and_id(item), backend_of(item)
-    found = session_for(item).store.entries(test, test_ids=[case_id]).values()
+    found = session_for(item).store.of_test(test, test_ids=[case_id]).values()
     entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == (under, settings.launcher)]
     launches: int | None = 2 * settings.pairs[0] if settings.is_paired else settings.first_launches
     if settings.update is not None and not only_judges(settings.update, next(iter(entries), None)):

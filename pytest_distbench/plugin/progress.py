@@ -25,7 +25,7 @@ from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.units import about, counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def slow_text(tests: int, seconds: float | None = None) -> str:
 
 
 def header_lines(
-    environment: Environment, store: BaselineStore, settings: Settings, *, against: str, duration: str, record: str
+    environment: Environment, store: Baselines, settings: Settings, *, against: str, duration: str, record: str
 ) -> list[str]:
     """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 

@@ -1,7 +1,7 @@
-"""What a launch ran on: hardware, software, what else computed there; and what people state of it.
+"""Environment of a launch: hardware, software and other load; and statements of the user.
 
-Stated are prices of machines, by the hour, with a date and a source, as the package knows none; and an experiment,
-which is printed under the headings of reports 000 and 001.
+A user states prices of machines by the hour, with date and source, and an experiment, which is printed under the
+headings of reports 000 and 001.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_distbench.records.record import Record, replace
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One CUDA device: a GPU, or a MIG slice of one. What the driver does not tell is None or empty."""
+    """One CUDA device: a GPU, or a MIG slice of one. What the driver does not report is None or empty."""
 
     name: str  # of the product; a slice's has its profile: ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``
     uuid: str
-    index: int = 0  # as nvidia-smi counts; of a slice that of its GPU
+    index: int = 0  # as nvidia-smi counts; for a slice, that of its GPU
     pci: str = ""  # address on the bus: ``00000000:17:00.0``
-    slice_of: str = ""  # of a MIG slice: the UUID of its GPU
+    slice_of: str = ""  # UUID of the GPU that a MIG slice is part of
     memory_bytes: int | None = None
     capability: str = ""  # compute capability: ``9.0``
     pcie: str = ""  # the fastest link to the host that card and slot allow, generation and lanes: ``5x16``
@@ -52,68 +52,66 @@ class GpuHost(Record, frozen=True, kw_only=True):
     cpu: str
     gpus: list[Gpu]  # visible to the run, in the order of the ranks
     links: list[list[str]] = []
-    """The matrix between them: ``nvlink4x18``, ``pcie5x16-p2p NODE``; empty on the diagonal, and for a single one."""
-    unreadable: list[str] = []  # of this machine's other GPUs: which the driver would not describe, and why
+    """Matrix of the links between GPUs: ``nvlink4x18``, ``pcie5x16-p2p NODE``; "" on the diagonal."""
+    unreadable: list[str] = []  # other GPUs of this machine that the driver would not describe, and why
 
 
-class GpuWitness(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU during one launch, as the driver saw it. What it does not tell is None.
+class GpuReport(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU during one launch, as the driver reported it; None where it reports nothing.
 
-    Of all GPUs and launches of a case there is one too, to compare later ones with: of several GPUs the slowest counts,
-    and it has no name and no looks.
+    A baseline has one for all GPUs and launches of its case, without name and looks: the slowest GPU counts.
     """
 
     label: str = ""  # ``GPU 3``
     uuid: str = ""
-    looks: int = 0  # how often it was looked at while it worked; a share below is of these
+    looks: int = 0  # how often it was looked at while it worked; shares below refer to these looks
     sm_mhz: float | None = None  # median, while it worked
     memory_mhz: float | None = None  # median, while it worked
     temperature_c: float | None = None  # the highest
     power_w: float | None = None  # median, while it worked
     utilisation: float | None = None  # median, while it worked: share of the time in which a kernel ran, 0 to 1
-    course: list[tuple[float, float]] = []  # seconds since the first look -> the same share, at each look behind it
+    course: list[tuple[float, float]] = []  # seconds since the first look -> the same share, at each later look
     held: dict[str, float] = {}
-    """What held its clocks down -> share of the time, 0 to 1; of a case, what was below a hundredth is left out."""
+    """Reason why the GPU's clocks were held down -> share of the time, 0 to 1; below 0.01 not in a baseline."""
     power_limit_w: float | None = None
-    sm_limit_mhz: float | None = None  # the clock it is set to; None: it is not set, or the driver does not tell
+    sm_limit_mhz: float | None = None  # the clock it is set to; None: it is not set, or the driver does not report it
     others: list[str] = []  # processes of others that computed on it, or may have: ``python (pid 4711)``
-    by_mps: bool = False  # kernels came through the server of MPS, which may be that of others too
-    host_cpu: str = ""  # product name of the CPU beside it, which is no part of the hardware class
+    by_mps: bool = False  # kernels came through the MPS server, which other users may share
+    host_cpu: str = ""  # product name of its host's CPU, which is no part of the platform
 
 
 SHORTEST_WINDOW_S = 0.05  # below this the 10 ms ticks of the system's CPU accounting say nothing about other processes
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """A stretch of a launch's life, and who wanted its CPUs. *Own* is every process that the launch has started."""
+    """Load of the CPUs over a stretch of a launch. *Own* are all processes that the launch has started."""
 
     wall_s: float
     cpus: int
     busy_s: float
     """CPU seconds of all processes on them, and of what took the CPUs from this machine, if it is a virtual one."""
-    stolen_s: float = 0.0  # of these, what was taken from this machine
+    stolen_s: float = 0.0  # part of ``busy_s`` that was taken from this virtual machine
     own_s: float  # CPU seconds of the own processes, on whatever CPU
     ran_s: float = 0.0
-    """CPU seconds of their threads, as far as these were seen at the end; 0 where the system does not tell."""
-    waited_s: float = 0.0  # seconds in which the same threads could have run, and had no CPU
+    """CPU seconds of the own threads, as far as they were visible at the end; 0 if the system does not report them."""
+    waited_s: float = 0.0  # seconds in which these threads were runnable, and had no CPU
 
     @property
     def foreign_cores(self) -> float | None:
-        """Cores that other processes kept busy; None where the stretch is too short to tell."""
+        """Cores that other processes kept busy, or None if the stretch is too short."""
         if self.wall_s < SHORTEST_WINDOW_S:
             return None
         return max(0.0, (self.busy_s - self.own_s) / self.wall_s)
 
     @property
     def _longer(self) -> float | None:
-        """How many times as long threads take that could compute all the time; None where that is not known."""
         if self.wall_s < SHORTEST_WINDOW_S or self.ran_s <= 0.0:
             return None
         return (self.ran_s + self.waited_s) / self.ran_s
 
     @property
     def foreign_wanted(self) -> float | None:
-        """Cores that other processes wanted: those they had, and as many times more as the own threads had to wait.
+        """Cores that other processes wanted: those they used, times the factor by which own threads had to wait.
 
         However many processes want two cores, they use no more than two.
         """
@@ -123,11 +121,11 @@ class Load(Record, frozen=True, kw_only=True):
 
     @property
     def crowding(self) -> float | None:
-        """How many times as long the own work took because others wanted its CPUs; 1: no longer; None: not known.
+        """Factor by which other processes prolonged the own work, 1 if they did not, or None if unknown.
 
-        Threads that compute take ``(ran + waited) / ran`` times as long as they would without a wait. Where the own
-        ones alone want more CPUs than there are, they wait for each other: that part is not the others'. Nor can the
-        whole have been delayed by more than all waits together, which is little where most of it was sleep.
+        Threads that compute take ``(ran + waited) / ran`` times as long as they would without a wait. If the own
+        threads alone want more CPUs than there are, they wait for each other: others are not charged for that part. Nor
+        can the whole have been delayed by more than all waits together, which is little if most of it was sleep.
         """
         longer = self._longer
         if longer is None:
@@ -141,7 +139,7 @@ class Load(Record, frozen=True, kw_only=True):
 
 
 class End(Record, frozen=True, kw_only=True):
-    """How one process below a guardian ended, and what the guardian saw it use, with all that it had started."""
+    """End of one process below a guardian, with what it and its children used."""
 
     code: int = 0  # below 0 it is a signal's
     timed_out: bool = False
@@ -149,7 +147,7 @@ class End(Record, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     load: Load | None = None
     peak_memory_bytes: int = 0  # of the largest of its processes; 0: not known
-    delayed_s: float = 0.0  # for which a slowdown that was planted had it stand still
+    delayed_s: float = 0.0  # seconds for which an injected slowdown stopped it
 
 
 SETTINGS = frozenset(
@@ -164,12 +162,12 @@ SETTINGS = frozenset(
         "rnn_precision",
     }
 )
-"""Parts of ``software`` that the code under test chooses. Another choice is told, and is no excuse: what it moves is
-judged as ever, where a number under other versions is compared with none."""
+"""Parts of ``software`` that the code under test chooses. Another choice is reported and excuses nothing: the numbers
+are judged as ever, while numbers under other versions are not compared."""
 
 
 def computes_in_float32(software: Mapping[str, str]) -> bool:
-    """Whether no arithmetic of a training is known to be of a lower precision; False where nobody looked."""
+    """Whether a training is known to compute in float32 alone; False if that was not recorded."""
     precisions = [software.get(f"{operation}_precision", "ieee") for operation in ("conv", "matmul", "rnn")]
     return (
         software.get("autocast") == "off" and software.get("lower_precision") == "none" and set(precisions) == {"ieee"}
@@ -177,22 +175,22 @@ def computes_in_float32(software: Mapping[str, str]) -> bool:
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """What hardware and software a launch ran on. Holds no host name and no secret."""
+    """Hardware and software of a launch, without host names and secrets."""
 
-    platform: str  # hardware class, the key of baselines
+    platform: str  # the hardware that baselines are keyed by
     device: str  # product name of the GPU, or of the CPU
     cores: int  # CPU cores this process may use
     software: dict[str, str]
-    """Versions that can change a result: python, torch, numpy; with the backend mpi its library; for GPUs cuda, nccl,
+    """Versions that can change a result: python, torch, numpy; the library of the backend mpi; for GPUs cuda, nccl,
     cudnn and the driver; and :data:`SETTINGS`."""
     system: dict[str, str] = {}
-    """What it ran below: OS, kernel, firmware, and the machine's product name. Described, and compared with none."""
+    """What it ran on: OS, kernel, firmware and the machine's product name. Described, and compared with nothing."""
     variables: dict[str, str] = {}  # environment variables on the allow-list
     shares_gpu: bool = False
-    """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""
+    """Several ranks ran on one GPU: the numbers describe no hardware, and are compared with nothing."""
     shares_host: bool = False
-    """Other runs may have measured at the same time on this host, on other GPUs: clocks of its CPUs are theirs too."""
-    gpu_host: GpuHost | None = None  # the GPUs, what joins them, and what they sit in; None: it ran on the CPU
+    """Other runs may have measured on this host at the same time, on other GPUs: they share its CPUs."""
+    gpu_host: GpuHost | None = None  # the GPUs, their links and their host, or None for a run on the CPU
 
 
 Term = Literal["regular", "preemptible"]  # how a machine is rented: until it is given back, or until its owner wants it
@@ -206,7 +204,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Price(Record, frozen=True, kw_only=True):
-    """What something costs by the hour, in the currency of its list, by term."""
+    """Price by the hour, in the currency of its list, for each rental term."""
 
     regular: _Amount | None = None
     preemptible: _Amount | None = None
@@ -221,13 +219,13 @@ class Price(Record, frozen=True, kw_only=True):
 
 
 class Machine(Price, frozen=True, kw_only=True):
-    """A kind of machine that nodes are of."""
+    """Kind of machine that nodes are rented as."""
 
     name: str = ""  # as its owner calls it: ``n1-standard-4``
     ranks_per_node: _Count  # so many share a node, and its price
     platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
-    """Hardware classes of runs that count as this machine; ``*`` stands for anything."""
-    accelerator: str | None = None  # that a node has, by its name in the list; its price is not in the machine's
+    """Platforms of the runs that count as this machine; ``*`` matches anything."""
+    accelerator: str | None = None  # of a node, by its name in the list; its price is not part of the machine's
     accelerators_per_node: _Count | None = None
 
     def __post_init__(self) -> None:
@@ -239,12 +237,12 @@ class Machine(Price, frozen=True, kw_only=True):
         return -(-ranks // self.ranks_per_node)
 
     def cost(self, term: Term, *, ranks: int, seconds: float) -> float | None:
-        """Nodes times hours times the price of an hour (MLBench's cost of an experiment); None: there is no price."""
+        """Nodes times hours times the hourly price (MLBench's cost of an experiment), or None without a price."""
         price = self.per_hour.get(term)
         return None if price is None else self.nodes(ranks) * seconds / 3600 * price
 
     def whole(self, name: str, accelerators: Mapping[str, Price]) -> Machine:
-        """The machine with its accelerators, at a price by each term that both have."""
+        """The machine with its accelerators, priced for each term that both have."""
         if self.accelerator is None or self.accelerators_per_node is None:
             return replace(self, name=name)
         if (each := accelerators.get(self.accelerator)) is None:
@@ -258,7 +256,7 @@ class Machine(Price, frozen=True, kw_only=True):
 
 
 class Prices(Record, frozen=True, kw_only=True):
-    """A price list, as a user writes it down."""
+    """Price list as a user writes it."""
 
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]  # of all prices, as ISO 4217 spells it: ``USD``
     date: datetime.date  # on which they were read
@@ -288,9 +286,9 @@ class Prices(Record, frozen=True, kw_only=True):
 
 class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
     statements: dict[str, dict[str, str]] = {}
-    """Pattern of test names, ``test_resnet*`` as :mod:`fnmatch` takes it, empty for all -> what is stated of them, by
-    keys, some of which have a heading of report 001. Of several of a test the later counts, key by key."""
-    planned: dict[str, str] = {}  # what is to become of a row of the environment: ``torch`` -> ``2.15``
+    """Pattern of test names (:mod:`fnmatch`; empty for all) -> statements by key, some of which have a heading of
+    report 001. If several patterns match a test, the later one counts, key by key."""
+    planned: dict[str, str] = {}  # value that a row of the environment is to get: ``torch`` -> ``2.15``
 
     def stated(self, test: str) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""One iteration of a loop: which collectives it calls, in whole numbers, where its time goes, how fast it is.
+"""One iteration of a loop: its collectives in whole numbers, where its time goes, and how fast it is.
 
-Torch's flight recorder has the last collectives of a process, whose names are made ours here. The names of rates are
-those that ranks and the fixture ``scaling`` write, and tables read.
+Torch's flight recorder has the last collectives of a process; they get torch.distributed's names here. Rates are named
+as ranks and the fixture ``scaling`` write them, and tables read them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _OPERATIONS = {
 
 
 def operation(name: str) -> str:
-    """What torch.distributed calls a collective, by whichever name torch has for it: ``ALLREDUCE``, ``allreduce_``."""
+    """What torch.distributed calls a collective, from any of torch's names for it: ``ALLREDUCE``, ``allreduce_``."""
     bare = name.strip("_").lower()
     return _OPERATIONS.get(bare, bare)
 
 
 def group_label(name: str, description: str) -> str:
-    """How a process group is called here: ``default``, its description, ``group 3``, or that it has no name."""
+    """Name of a process group for people: ``default``, its description, ``group 3``, or ``unnamed group``."""
     if description == _DEFAULT_GROUP:
         return "default"
     if description in _UNNAMED:
@@ -53,17 +53,17 @@ def group_label(name: str, description: str) -> str:
 
 
 class FlightEntry(msgspec.Struct, frozen=True):
-    """One collective; the fields we read. Others are passed over: torch adds some with every release."""
+    """One collective in torch's flight recorder. Other fields are ignored: each release adds some."""
 
-    record_id: int  # counts all that the process entered, from 0
+    record_id: int  # number among all that the process entered, from 0
     time_created_ns: int  # when it was entered, CLOCK_REALTIME
     profiling_name: str = ""
     collective_seq_id: int = 0  # its number in its group, from 1
     process_group: list[str] = []  # the group's name, and its description
     is_p2p: bool = False
-    retired: bool = False  # it is over, or was given up; under NCCL a thread looks, ten times a second or less
+    retired: bool = False  # it has ended, or was given up; under NCCL a thread looks ten times a second or less
     state: str = ""
-    """``scheduled``, ``started`` or ``completed``: what the device says. Other backends leave it as it was."""
+    """State on the device: ``scheduled``, ``started`` or ``completed``. Other backends leave it unchanged."""
     input_dtypes: list[str] = []
     input_sizes: list[list[int]] = []
 
@@ -77,12 +77,12 @@ class FlightEntry(msgspec.Struct, frozen=True):
 
     @property
     def dtypes(self) -> list[str]:
-        """Of its inputs, by their torch names: ``float32``."""
+        """Torch names of the inputs' dtypes: ``float32``."""
         return [_DTYPES.get(name, name.lower()) for name in self.input_dtypes]
 
     @property
     def group_name(self) -> str:
-        """As torch numbers it in this process; empty where the recorder does not say."""
+        """Torch's number of the group in this process, or "" if the recorder has none."""
         return self.process_group[0] if self.process_group else ""
 
     @property
@@ -90,25 +90,25 @@ class FlightEntry(msgspec.Struct, frozen=True):
         return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
-def flight_entries(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
-    """What a recorder holds, the oldest first, of its JSON."""
+def read_flight_recorder(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
+    """Collectives in a recorder's JSON, the oldest first."""
     found = msgspec.json.decode(recording, type=dict[str, msgspec.Raw])
     return msgspec.json.decode(found["entries"], type=list[FlightEntry]) if "entries" in found else []
 
 
 NOT_RECORDED = "collectives are not recorded by"
-"""How the reason begins where this torch cannot give a fingerprint: true of a whole run, and told once in it."""
+"""Beginning of the reason why this torch cannot give a fingerprint: it holds for a whole run, and is printed once."""
 
 PICKLE = "pickle"
-"""In place of the dtype of a pickled Python object, whose bytes are told as 0: they vary with the object's value."""
+"""Dtype of a pickled Python object. Its size is recorded as 0 bytes, as it varies with the object's value."""
 
 NOT_WAITED = "not waited for"
-"""How :attr:`Collective.how` ends where the iteration was over before anybody had waited for it."""
+"""End of :attr:`Collective.how` if the iteration had ended before anybody waited for the collective."""
 
 TRAINING_STEP = "optimizer_step"
-"""Key of the fingerprint of one training step of a script: what lies between two steps of an optimizer."""
+"""Key of the fingerprint of one training step of a script: everything between two optimizer steps."""
 
-ALL = "all"  # key of what every rank has
+ALL = "all"  # key of what all ranks share
 
 _Part = TypeVar("_Part")
 _RankKey = Annotated[str, msgspec.Meta(pattern=r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$")]
@@ -118,28 +118,28 @@ class Collective(Record, frozen=True, array_like=True):
     """Equal collectives in a row; in files a list: ``["all_reduce", "float32", 4096, "default", 2]``."""
 
     op: str
-    dtype: str  # empty where nothing is sent, as in a barrier; ``pickle`` where it is a Python object
+    dtype: str  # empty if nothing is sent, as in a barrier; ``pickle`` for a Python object
     message_bytes: Annotated[int, msgspec.Meta(ge=0)]  # bytes one rank puts in
     group: str  # ``default``, or the description or name of another process group
     count: Annotated[int, msgspec.Meta(ge=1)]
     how: str | None = None
-    """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``. Empty: it has none, or torch does not
-    tell; None: not recorded. At its end may stand :data:`NOT_WAITED`: ``sum, not waited for``."""
+    """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``; empty if it has none, or torch does
+    not report it; None if not recorded. :data:`NOT_WAITED` may follow: ``sum, not waited for``."""
 
     @property
     def reduction(self) -> str:
-        """What it reduces by: ``sum``. Empty: nothing, or nobody knows."""
+        """Reduction operation, ``sum``, or "" if there is none or it is unknown."""
         first = self._words[0] if self._words else ""
         return "" if first in ("root", "to", "from") else first
 
     @property
     def root(self) -> int:
-        """The rank of its group that is its root; 0 where nobody knows."""
+        """Rank of the root in its group, or 0 if unknown."""
         return int(self._words[-1]) if "root" in self._words else 0
 
     @property
     def partner(self) -> int | None:
-        """How many ranks further the one is that it sends to or receives from; None: nobody knows."""
+        """Offset from the own rank to the one it sends to or receives from, or None if unknown."""
         return int(self._words[-1]) if {"to", "from"} & set(self._words) else None
 
     @property
@@ -148,62 +148,60 @@ class Collective(Record, frozen=True, array_like=True):
 
 
 Group = tuple[str, Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=0)]]
-"""A process group that a rank belongs to, ``("mesh_tp", 8, 1)``: its name, its size, and the stride from each of its
-ranks to the next; 0: that is not the same everywhere."""
+"""Process group of a rank, ``("mesh_tp", 8, 1)``: name, size, and stride between its ranks, or 0 if that varies."""
 
 
 class StepKind(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
+    """Steps of a loop that send something else than the described step, and all the same number of collectives."""
 
-    collectives: list[Collective] | None = None  # of the first such step; None: it is known how many, and not which
-    entered: Annotated[int, msgspec.Meta(ge=0)]  # how many each has, without send and recv
-    steps: Annotated[int, msgspec.Meta(ge=1)]  # how many such steps there were
+    collectives: list[Collective] | None = None  # those of the first such step; None: only their number is known
+    entered: Annotated[int, msgspec.Meta(ge=0)]  # collectives in each such step, without send and recv
+    steps: Annotated[int, msgspec.Meta(ge=1)]  # number of such steps
     first: Annotated[int, msgspec.Meta(ge=0)]
-    """The number of the first, from 1; 0 is what a script does before its first step."""
+    """Number of the first such step, from 1; 0 is what a script does before its first step."""
     last: Annotated[int, msgspec.Meta(ge=0)]
     every: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """From each to the next; 0: there is one alone, or the distances differ."""
+    """Distance from each such step to the next, or 0 if there is one alone or distances differ."""
 
 
 class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """All steps of a loop, by kinds: those that are not named send as many collectives as the described one.
+    """All steps of a loop, by kind; steps that are not named send as many collectives as the described one.
 
-    Where the described kind is not most of them, it is named too.
+    If the described kind is not the majority, it is named too.
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0)]
-    others: list[StepKind] = []  # in the order they first came
-    is_whole: bool = False  # it is a script from its beginning to its end, whose number of steps is its own
+    others: list[StepKind] = []  # in the order of their first step
+    is_whole: bool = False  # it covers a script from start to exit, whose number of steps is its own
 
 
 class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What one iteration or training step does, in whole numbers that no noise can move."""
+    """What one iteration or training step does, in whole numbers that no noise changes."""
 
     collectives: dict[_RankKey, list[Collective]] = {}
-    """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
-    groups: dict[_RankKey, list[Group]] = {}  # besides that of all ranks, by the same ranks
+    """Collectives in the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` if ranks differ."""
+    groups: dict[_RankKey, list[Group]] = {}  # process groups but for that of all ranks, by the same ranks
     facts: dict[str, dict[_RankKey, int]] = {}
-    """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
-    totals: dict[str, int] = {}  # the same of all ranks together: the step that one of them skips is seen
+    """Numbers of a step by name and ranks, as :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
+    totals: dict[str, int] = {}  # the same, summed over all ranks: shows a step that one of them skips
     pickled_bytes: int = 0
-    """Of a step, the largest pickled object of any rank: its size is the value's, and only a multiple of it counts."""
+    """Bytes of the largest pickled object of any rank in a step; sizes vary with values, so only multiples count."""
     in_backward: dict[_RankKey, int] = {}
-    """By ranks, how many of the collectives were issued before the backward pass had ended. Empty: there is no such
-    pass, nobody looked, or launches differ."""
+    """Collectives issued before the end of the backward pass, by ranks; empty if there is none, or launches differ."""
     beyond: dict[_RankKey, tuple[int, Annotated[int, msgspec.Meta(ge=1)]]] = {}
-    """By the ranks whose timed iterations were not all alike: how many collectives they had more, or fewer, than as
-    many of the described one, and how many iterations there were."""
+    """Excess of ranks whose timed iterations differ: collectives above (or below) those of as many described iterations
+    and the number of iterations."""
     course: dict[_RankKey, Course] = {}
-    """By ranks. Older baselines do not hold it, nor do loops in batches and of graphs: then it is not compared."""
-    course_missing: str = ""  # why there is none although steps were counted: it differs between launches
+    """Courses by ranks. Older baselines, loops in batches and graphs have none: then it is not compared."""
+    course_missing: str = ""  # why there is none although steps were counted: launches differ
     is_full: bool = False
-    """Whether groups, bytes, and the iterations beside the described one were looked at. Older baselines do not hold
-    them, nor does ``training_start``: what is not there is not compared."""
-    missing: str = ""  # why there is none: it cannot be read here, or differs between launches
+    """Whether groups, bytes and all other iterations were looked at. Older baselines lack them, and ``training_start``:
+    what is missing there is not compared."""
+    missing: str = ""  # why there is no fingerprint: it cannot be read here, or launches differ
 
 
 def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
-    """What one rank has of a part of a fingerprint; None where it has none."""
+    """One rank's share of a part of a fingerprint, or None."""
     return next((part for who, part in by_ranks.items() if who == ALL or rank in named_ranks([who])), None)
 
 
@@ -218,7 +216,7 @@ def named_ranks(keys: Iterable[str]) -> list[int]:
 
 
 def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """``0,2-3``; ``all`` where they are the whole world."""
+    """Ranks as text, ``0,2-3``, or ``all`` if they are the whole world."""
     if len(ranks) == world_size:
         return ALL
     runs: list[list[int]] = []
@@ -231,43 +229,43 @@ def rank_ranges(ranks: Sequence[int], world_size: int | None = None) -> str:
 
 
 UNACCOUNTED: Final = "unaccounted"
-"""What a table calls the time of a loop that no phase has, beside the names of its phases."""
+"""Name in tables of the time of a loop that belongs to no phase."""
 
 
 class Breakdown(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the iterations of one loop of a launch go, or its script, which is one iteration; or a part of them.
+    """Time of the iterations of one loop, or of a script, which is one iteration; or of a phase in them.
 
     Lists are by rank, means over iterations: so they add up.
     """
 
     path: list[str] = []
-    """Names of the phases around a part, the outermost first, and its own; empty: it is the whole iteration."""
+    """Names of the enclosing phases, outermost first, and its own; empty for the whole iteration."""
     times_s: list[float]
     waits_s: list[float] = []
-    """Of that, what a rank may have waited for the last one to come; empty where it enters no collectives, or its own
-    parts do."""
-    late_s: list[float] = []  # by how much each came later than the first to come
-    hosts_s: list[float] = []  # where the times are the device's: seconds of the host
-    is_apart: bool = False  # it is beside the iteration, and no part of its time
-    parts: list[Breakdown] = []  # of the whole, at whatever depth
+    """Seconds of ``times_s`` that a rank may have waited for the last one to arrive; empty if it enters no collectives,
+    or only its own parts do."""
+    late_s: list[float] = []  # seconds after the first rank at which each arrived
+    hosts_s: list[float] = []  # host seconds, if ``times_s`` are the device's
+    is_apart: bool = False  # it runs outside the iteration, and is no part of its time
+    parts: list[Breakdown] = []  # phases of the whole, at any depth
 
     @property
     def unaccounted_s(self) -> list[float]:
-        """By rank, what is in no part. Below 0 where parts on several streams of a device overlap."""
+        """Seconds in no phase, by rank. Below 0 if phases on several streams of a device overlap."""
         top = [part.times_s for part in self.parts if len(part.path) == 1 and not part.is_apart]
         return [whole - sum(times) for whole, *times in zip(self.times_s, *top, strict=True)]
 
 
 RATE = "samples_per_second"
-SAMPLES = "samples_per_step"  # samples of all ranks in an iteration of the loop
+SAMPLES = "samples_per_step"  # samples of all ranks in one iteration of the loop
 
-CANDIDATE = "candidate"  # the name of the side that is judged
+CANDIDATE = "candidate"  # name of the side that is judged
 
-WHOLE = ""  # key of what is no loop: all of a body
+WHOLE = ""  # key of a whole body, which is no loop
 
 
 def name_in_trace(name: str) -> str:
-    """What a part of a body is called in a trace: torch 2.13 writes names as they are, and quotes break its JSON."""
+    """Name of a part of a body in a trace: torch 2.13 writes names as they are, and quotes break its JSON."""
     return name.replace('"', "'").replace("\\", "/")
 
 
@@ -276,13 +274,13 @@ def iteration_name(loop: str, index: int) -> str:
 
 
 class BusyCommunication(Record, frozen=True, kw_only=True):
-    """Of the iterations of a loop under the profiler: how long collectives were under way, hidden or not."""
+    """Time that collectives were under way in a loop under the profiler, whether hidden by computation or not."""
 
-    ranks_s: list[float]  # by rank, seconds of an iteration in which at least one was; mean over iterations
+    ranks_s: list[float]  # by rank, seconds per iteration with at least one under way; mean over iterations
     totals_s: dict[str, float]
-    """By the name of a collective, seconds in an iteration, mean over ranks. What is under way at once counts twice."""
+    """Collective -> seconds per iteration, mean over ranks. Concurrent ones count twice."""
     iterations: int
-    iteration_s: float  # of an iteration, mean over ranks: the profiler makes it longer
+    iteration_s: float  # seconds of an iteration, mean over ranks; the profiler makes it longer
 
     @property
     def time_s(self) -> float:
@@ -294,14 +292,14 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
 
 class CaseTrace(Record, frozen=True, kw_only=True):
-    path: str = ""  # empty: there is none
-    of_ranks: list[str] = []  # folders with a file for each rank, one for each side; empty: none were asked for
+    path: str = ""  # empty if there is none
+    of_ranks: list[str] = []  # folders with a file for each rank, one for each side; empty if none were asked for
     sides: dict[str, dict[str, BusyCommunication]] = {}
-    """That it holds, by name, :data:`CANDIDATE` the last: what is busy by the key of a loop's metric; nothing where no
-    collective was seen in it."""
-    why_not: str = ""  # why there is none, or one side is missing; empty: it is whole
+    """Sides that it holds, by name, :data:`CANDIDATE` last: collective time by the key of a loop's metric, without
+    loops in which no collective was recorded."""
+    why_not: str = ""  # why there is none, or one side is missing; empty if complete
 
     @property
     def busy(self) -> dict[str, BusyCommunication]:
-        """Of this tree, by the key of a loop's metric."""
+        """The candidate's collective time, by the key of a loop's metric."""
         return self.sides.get(CANDIDATE, {})

@@ -1,7 +1,7 @@
-"""The kinds of metrics, and how each is judged: a new kind is one row here. And the statistics they are made of.
+"""Metric kinds and how each is judged: a new kind is one row here. And the statistics they are made of.
 
-A row that a test module or a conftest adds counts as ours do. A metric kind that bodies record has to be known in the
-ranks too: add its row in the module of the body.
+A row that a test module or a conftest adds counts as ours do. A kind that bodies record has to be known in the ranks
+too: add its row in the module of the body.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_distbench.units import format_share, why_impossible
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Of those there are; None where there is none."""
+    """Median of the known values, or None if there is none."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of those there are, all above 0; None where there is none."""
+    """Geometric mean of the known values, all above 0, or None if there is none."""
     known = [value for value in values if value is not None]
     return statistics.geometric_mean(known) if known else None
 
@@ -48,11 +48,11 @@ MOST_KEPT = 41  # values of a distribution: one for each 2.5 %
 
 
 FEWEST_OF_SERIES = 4
-"""Values of a series with which its geometric mean is kept; the fastest quarter of fewer is one value."""
+"""Fewest values of a series whose geometric mean is kept; the fastest quarter of fewer is one value."""
 
 
 def distribution(values: Sequence[float]) -> list[float]:
-    """Observed values, ascending, at even steps from the least to the largest; of few values all. Four digits each."""
+    """Observed values, ascending, at even steps from the least to the largest, or all if few. Four digits each."""
     ordered = sorted(values)
     kept = min(len(ordered), MOST_KEPT)
     places = (round(i * (len(ordered) - 1) / max(1, kept - 1)) for i in range(kept))
@@ -64,7 +64,7 @@ Item = TypeVar("Item")
 
 
 def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
-    """What has the same key, in the order in which it comes."""
+    """Group items by key, in their order."""
     found: dict[Key, list[Item]] = {}
     for key, item in pairs:
         found.setdefault(key, []).append(item)
@@ -79,10 +79,10 @@ Shape = Literal["any", "series", "number", "tensors"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
-"""What these judge does not scatter between launches of the same code; what any other rule judges does."""
+"""Rules of metrics that do not scatter between launches of the same code; those of any other rule do."""
 
-FAST_SIDE = 0.25
-"""A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
+LOWER_QUANTILE = 0.25
+"""A launch's value is its 25th percentile on the fast end: it converges first and ignores the scheduler's spikes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +90,21 @@ class MetricKind:
     """What it means that a metric is ``better="lower"``, ``"exact"``, ...
 
     Attributes:
-        summary: for whom records it: what is judged.
-        reduce: over the ranks that recorded it, unless they say otherwise.
-        launch_value: of a series: the value that stands for the launch.
+        summary: what is judged, for people who record it.
+        reduce: reduction over the ranks that recorded it, unless they say otherwise.
+        launch_value: value of a series that stands for the launch.
         rule: how it is judged. ``noisy``: by launches as samples, or by pairs of them; ``exact``: equal as long as the
             software is the same; :data:`TRAINING_RULES`: for what a seeded training computes
             (``judging.training_rule``); ``none``: it is shown, not judged; any other: of ``judging.deciders.RULES``.
-        sign: of a noisy kind: 1 where a larger number is worse, -1 where a smaller one is.
-        has_fast_side: of a series: the launch's value is of its fast side, and is judged together with its fastest
-            iteration; the slow ones say how busy the machine was (``judging.thresholds``).
-        shape: ``series`` or ``number`` where only that can be recorded; ``any``: both; ``tensors``: the plugin alone
+        sign: 1 if a larger number of a noisy kind is worse, -1 if a smaller one is.
+        has_fast_side: the launch's value of a series is a lower quantile, and is judged together with its fastest
+            iteration; the slow ones show how busy the machine was (``judging.thresholds``).
+        shape: ``series`` or ``number`` if only that can be recorded; ``any``: both; ``tensors``: the plugin alone
             records it.
-        limit_text: how a limit, a fraction of the baseline, is printed.
+        limit_text: prints a threshold, a fraction of the baseline.
         is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
             :data:`STEADY_RULES` judges it.
-        tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
+        tolerance: default if the test and the baseline set none for the metric itself, or None for the run's.
     """
 
     summary: str
@@ -128,7 +128,7 @@ class MetricKind:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether it scatters between launches of the same code, and is judged with that."""
+        """Whether it scatters between launches of the same code, and is judged by that noise."""
         return self.rule not in STEADY_RULES and not self.is_steady
 
     @property
@@ -150,32 +150,32 @@ class MetricKind:
 
     @property
     def is_two_sided(self) -> bool:
-        """Whether it is a number of a training that is to stay the same."""
+        """Whether it is a number of a training that must stay the same."""
         return self.rule == "same"
 
     @property
     def counts_steps(self) -> bool:
-        """Whether it is the steps to a goal, which a training may miss."""
+        """Whether it counts the steps to a goal, which a training may miss."""
         return self.rule == "steps"
 
     @property
     def has_floor(self) -> bool:
-        """Whether it is a number of a training that is not to fall."""
+        """Whether it is a number of a training that must not fall."""
         return self.rule == "floor"
 
     @property
     def needs_few_launches(self) -> bool:
-        """Whether one or two launches show all of it: it hardly scatters."""
+        """Whether one or two launches show all of it, as it hardly scatters."""
         return self.is_exact or self.is_memory
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is a verdict on it that counts."""
+        """Whether its verdict counts."""
         return self.rule != "none"
 
     @property
     def is_of_training(self) -> bool:
-        """Whether it is a number of a seeded training: repeated exactly under the same arithmetic, else over seeds."""
+        """Whether it is of a seeded training: repeated exactly under the same arithmetic, else judged over seeds."""
         return self.rule in TRAINING_RULES
 
     @property
@@ -184,10 +184,9 @@ class MetricKind:
         return self.rule == "exact" or self.is_of_training or self.is_steady
 
     def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
-        """Why nothing that is measured has these values, in a clause; empty where something can.
+        """Why no measurement can have these values, in a clause, or "".
 
-        Of a series the value that stands for the launch counts, and any below 0: one of many may be too short for its
-        clock.
+        For a series the launch's value counts, and any value below 0: one iteration may be too short for its timer.
         """
         counting = [v for v in values if v < 0] + [self.launch_value(values)] if is_series and values else values
         return next(filter(None, (why_impossible(value, unit) for value in counting)), "")
@@ -199,7 +198,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
         "higher": MetricKind(
             summary="a throughput: may not fall",
             reduce="min",
-            launch_value=lambda series: quantile(series, 1 - FAST_SIDE),
+            launch_value=lambda series: quantile(series, 1 - LOWER_QUANTILE),
             rule="noisy",
             sign=-1,
             limit_text=lambda limit: f"-{1 - 1 / (1 + limit):.0%}",
@@ -207,7 +206,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
         "lower": MetricKind(
             summary="a time or a size: may not rise",
             reduce="max",
-            launch_value=lambda series: quantile(series, FAST_SIDE),
+            launch_value=lambda series: quantile(series, LOWER_QUANTILE),
             rule="noisy",
             sign=1,
             has_fast_side=True,
@@ -262,7 +261,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
         ),
     },
 )
-"""By the name that ``better=`` takes."""
+"""Metric kinds by the name that ``better=`` takes."""
 
 
 def metric_kind(name: Better) -> MetricKind:
@@ -277,7 +276,7 @@ def metric_kind(name: Better) -> MetricKind:
 
 
 class OfKind(Record, frozen=True, kw_only=True):
-    """What has a metric kind; reading one of an unknown kind from a file is an error."""
+    """Base of records that have a metric kind; reading an unknown kind from a file is an error."""
 
     better: Better
 
@@ -291,5 +290,5 @@ class OfKind(Record, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is a verdict on it that counts."""
+        """Whether its verdict counts."""
         return METRIC_KINDS[self.better].is_judged

@@ -1,7 +1,6 @@
-"""The files and variables by which pytest and the ranks of a launch agree.
+"""Files and variables by which pytest and the ranks of a launch agree.
 
-They meet in the launch's private directory, whose names are all here, as are the variables by which torchrun tells a
-rank who it is.
+The launch's private directory holds the files; all names are here, and so are the variables that torchrun gives a rank.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ PLACE = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-"""A rank's place in its group."""
+"""Variables of a rank's place in its group."""
 
 CONTRACT = (
     *PLACE, "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
-"""All that torchrun gives a rank. The last one is the user's where it is set, as under torchrun."""
+"""All variables that torchrun gives a rank. The last one keeps the user's value, as under torchrun."""
 
-_PREFIXES = ("TORCHELASTIC_", "PET_")  # of what torchrun gives its ranks, and of what it takes its own options from
+_PREFIXES = ("TORCHELASTIC_", "PET_")  # of variables that torchrun gives its ranks, and that set its own options
 
 
 def is_of_a_group(name: str) -> bool:
-    """Whether a variable belongs to one torchrun group; where pytest inherited it, it must never reach a rank."""
+    """Whether a variable belongs to one torchrun group; if pytest inherited it, it must never reach a rank."""
     return name in PLACE or name.startswith(_PREFIXES)
 
 
 NOTES_VARIABLE = "DISTBENCH_NOTES"
-"""In the environment of a command that is measured: the plan of its launch, for what its processes record."""
+"""Variable of a measured command's environment: the plan of its launch, for what its processes record."""
 
 
 LONGEST_SOCKETS_FOLDER = 70  # bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30
@@ -66,7 +65,7 @@ class LaunchFiles:
     directory: Path
 
     plan = _LaunchFile("plan.json")
-    """What the ranks run. It holds the whole environment, secrets included, and goes when the launch ends."""
+    """Plan that the ranks run. It holds the environment, secrets included, and is deleted when the launch ends."""
     control = _LaunchFile("control")
 
     @property
@@ -75,26 +74,26 @@ class LaunchFiles:
         return self.directory / "sockets"
 
     work = _LaunchFile("work")
-    """Folder for the files of what is measured: its working directory, unless it asked for another."""
-    began = _LaunchFile("began")  # empty; made when the launch begins: what is older was not written by it
+    """Folder for the files of what is measured, and its working directory unless it asked for another."""
+    began = _LaunchFile("began")  # empty; made when the launch begins: older files were not written by it
     before = _LaunchFile("before.json")
-    """What lay there before the launch, of the files that are read after it; not there where nothing did."""
+    """State before the launch of the files that are read after it; absent if there were none."""
     left = _LaunchFile("left.json")
-    """Command lines of what was still running when a command had ended; not there where nothing was."""
+    """Command lines of processes that still ran when a command had ended; absent if none did."""
     used = _LaunchFile("used.json")
-    """What a command used, and who computed beside it; not there where it was ended with pytest."""
+    """What a command used, and the load of other processes; absent if it was ended with pytest."""
     launcher_log = _LaunchFile("launcher.log")
     torchrun_logs = _LaunchFile("torchrun")
     timeline = _LaunchFile("timeline.jsonl")
     worker_notes = _LaunchFile("workers.jsonl")
-    """What workers noted that run a script under a controller, line by line (``worker/site``)."""
+    """Notes of workers that run a script under a controller, line by line (``worker/site``)."""
     rank_notes = _LaunchFile("ranks.jsonl")
-    """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
+    """Notes of a command's ranks about their start and what they raised (``worker/site``)."""
     checkpoints = _LaunchFile("checkpoints")
     last_step = _LaunchFile("last_step")
-    """After which step a training may end whose plan has come to its end; not there before."""
+    """Step after which a training may end whose plan has been completed; absent before."""
     trouble = _LaunchFile("trouble.txt")
-    """Why what runs below a guardian did not come to its end; not there where it did."""
+    """Why what runs below a guardian did not complete; absent if it did."""
     pool_timeline = _LaunchFile("pool.jsonl")
 
     def job(self, index: int) -> LaunchFiles:
@@ -111,11 +110,11 @@ class LaunchFiles:
 
     @property
     def nccl_flight_prefix(self) -> str:
-        """NCCL appends the rank, and dumps its flight recorder there when it gives up."""
+        """Path prefix to which NCCL appends the rank when it gives up and dumps its flight recorder."""
         return str(self.directory / "nccl-flight-")
 
     def report(self, rank: int) -> Path:
-        """What a rank recorded, and how it ended."""
+        """Report of a rank: what it recorded, and how it ended."""
         return self.directory / f"rank{rank}.json"
 
     def log(self, rank: int) -> Path:
@@ -131,29 +130,29 @@ class LaunchFiles:
         return self.directory / f"flight{rank}.json"
 
     def groups(self, rank: int) -> Path:
-        """The ranks of every process group that a rank knows; written before its flight recorder."""
+        """Ranks of every process group that a rank knows; written before its flight recorder."""
         return self.directory / f"groups{rank}.json"
 
     def awaited(self, rank: int) -> Path:
-        """The file that a rank waits for; written before its flight recorder, and only if there is one."""
+        """File that a rank waits for; written before its flight recorder, and only if there is one."""
         return self.directory / f"awaited{rank}.json"
 
     def trace(self, rank: int, loop: int) -> Path:
-        """What torch's profiler saw of a rank in one of its loops, by number."""
+        """What torch's profiler recorded of a rank in one of its loops, by number."""
         return self.directory / f"trace{rank}-{loop}.json"
 
     def whole_trace(self, rank: int) -> Path:
-        """The same of all its loops, gzipped, in a folder that stays."""
+        """Profile of all loops of a rank, gzipped, in a folder that stays."""
         return self.directory / f"rank{rank}.json.gz"
 
     def places(self, rank: int) -> Path:
-        """Where the iterations of its loops spend their time, by line of the code."""
+        """Time of the iterations of a rank's loops, by line of the code."""
         return self.directory / f"places{rank}.json"
 
     def loops(self, rank: int) -> Path:
-        """The keys of these loops; written when the rank has written all of its traces."""
+        """Keys of a rank's loops; written when the rank has written all of its traces."""
         return self.directory / f"loops{rank}.json"
 
     def joined(self) -> list[int]:
-        """Sizes of the process groups that processes of a command joined; 0 among them: one could have joined."""
+        """Sizes of the process groups that processes of a command joined; 0 for one that could have joined."""
         return [int(size) for path in self.directory.glob("joined*") if (size := path.name[6:]).isdecimal()]

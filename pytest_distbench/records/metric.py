@@ -1,4 +1,4 @@
-"""What was measured under one name: as a rank saw it, as a launch has it and as it is read; and the bounds of it."""
+"""Metrics as a rank observes them, as a launch has them and as readers give them; and their bounds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
+
+import msgspec
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.kinds import OfKind, Reduce
@@ -18,34 +20,34 @@ from pytest_distbench.units import as_float, convert, parse_quantity
 Scalar = bool | int | float | str
 
 
-CPU_S = "cpu_s"  # companion of a clock: seconds of CPU time of all ranks, per iteration
+CPU_S = "cpu_s"  # companion of a timing: seconds of CPU time of all ranks, per iteration
 
 CPU_SPREAD = "cpu_spread"
-"""Companion of a stored clock: the standard deviation of the logarithm of that CPU time between launches."""
+"""Companion of a stored timing: standard deviation of the logarithm of that CPU time between launches."""
 
-HOST_S = "host_s"  # companion of a clock of a GPU: seconds that the host needed to enqueue
+HOST_S = "host_s"  # companion of a GPU's timing: seconds that the host needed to enqueue
 
-UNTIL_MOVED = "until_moved"
-"""Fact of a curve whose length nobody has set: of its values a baseline keeps as many as the loss takes to move."""
+UNTIL_CHANGED = "until_moved"
+"""Fact of a curve without a set length: its baseline keeps as many values as the loss takes to change."""
 
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
-"""Of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
+"""Length of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
 
-TOLD = "told"  # fact of a number: what is told of it where it is beyond a bound
+SAID = "told"  # fact of a number: explanation that is printed if it violates a bound
 
 LINK_PEAK = "link_peak_gb_per_s"
-"""Fact of the time of a collective, and its unit: what the links of a rank's GPU can carry in one direction."""
+"""Fact of the time of a collective, and its unit: what the links of a rank's GPU carry in one direction."""
 
-PHASE = "phase/"  # what the names of phases begin with among the metrics
+PHASE = "phase/"  # prefix of phases among the metrics
 
 WALL_TIME = "wall_time"  # of a script or a command from its start to its end
 
 PEAK_MEMORY = "peak_memory"  # of the rank that needed most, in bytes; of a command, of the largest of its processes
 
 UNDER_WAY = 3
-"""After so many updates a training has allocated all that it keeps: its second peak is of what follows."""
+"""After so many updates a training has allocated all that it keeps: the second peak covers what follows."""
 
-WEIGHTS = "weights"  # what the optimizers have trained, as it is at the end
+WEIGHTS = "weights"  # what the optimizers trained, at the end
 
 SAVED = "saved"  # what was saved last under each name
 
@@ -53,30 +55,30 @@ REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
 
 UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
-"""What no test asks for. So none is something to judge alone, and where the baseline has none, nothing is said."""
+"""Recorded in every test; ignored if alone, or missing on one side."""
 
 CPU_THROTTLED = "cpu_throttled"
-"""Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
+"""Share of the CPU quota's periods in which it stopped a rank; of the ranks, the smallest share."""
 
 
-EVALUATED = "evaluated_"  # what the series of a goal's evaluations is called before the name of its metric
+EVALUATED = "evaluated_"  # prefix of the series of a goal's evaluations, before the name of its metric
 
 EVERY = "every"  # fact of such a series: steps between its values
 
 EVALUATION_ENDS = "evaluation_ends"
 """Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
 
-FINGERPRINT = "fingerprint"  # of what an iteration sends; a ``metrics=`` that lists others leaves it unjudged
+FINGERPRINT = "fingerprint"  # metric of a fingerprint; a ``metrics=`` that lists others leaves it unjudged
 
 OWN_NAMES = (WALL_TIME, *UNASKED, REPLICAS, CPU_THROTTLED, "network_rate", "network_round_trip", FINGERPRINT)
-"""Of what the plugin itself records, besides phases."""
+"""Names of what the plugin itself records, besides phases."""
 
-MOST_TAKEN_FROM = 1000  # values that are kept of what a number was taken from
+MOST_TAKEN_FROM = 1000  # values that are kept of the series that a number was taken from
 
 NAME, AXIS = text(without="[]"), text(without="[]=,")
-"""What can stand before a point in a key, ``latency`` in ``latency[message_bytes=4]``; and what can be a name in it."""
+"""Name before the point in a key, ``latency`` in ``latency[message_bytes=4]``; and name of an axis in it."""
 
-LONGEST_TEXT = 100  # characters of a text in a point: it is part of the metric's key
+LONGEST_TEXT = 100  # characters of a text in a point, which is part of the metric's key
 
 LARGEST_NUMBER = 1e300  # no measurement is beyond; sums and means over ranks and launches stay finite below it
 
@@ -84,19 +86,19 @@ LARGEST_NUMBER = 1e300  # no measurement is beyond; sums and means over ranks an
 Side = Literal["most", "least"]  # whether a value may be at most, or at least, what the bound says
 
 BoundValue = float | str
-"""As people write one: a number in the metric's own unit, or a text: ``"200us"``, ``">= 10 GB/s"``."""
+"""Bound as people write it: a number in the metric's own unit, or a text: ``"200us"``, ``">= 10 GB/s"``."""
 
 _SIGNS: dict[str, Side] = {"<=": "most", ">=": "least"}
 _WANTED = "wanted a number, or a text such as '200us', '>= 10 GB/s' or '>= 0.5 and <= 2.5'"
 
 
 AskedBound = tuple[str, BoundValue, str]
-"""A bound as a marker or a baseline file says it, before it is known what is measured: of a metric's key, or a name
-that stands for all its points; the value, as it was written for :func:`terms_of`; and where it was set."""
+"""Bound in a marker or a baseline file, before it is known what is measured: metric key, or a name that stands for all
+its points; value, as written for :func:`terms_of`; and where it was set."""
 
 
 Term = tuple[Side | None, float, str]
-"""A limit that was written: its side, or None without a sign; the value; and its unit, or "" for the metric's own."""
+"""Limit as written: its side, or None without a sign; its value; and its unit, or "" for the metric's own."""
 
 
 def terms_of(given: object) -> list[Term]:
@@ -120,25 +122,25 @@ def terms_of(given: object) -> list[Term]:
 
 
 class Bound(Record, frozen=True, kw_only=True):
-    """A limit of one metric's value, in the metric's unit."""
+    """Limit of one metric's value, in the metric's unit."""
 
     side: Side
     value: float
     where: str  # where it was set: ``rank.record at test_a.py:12``
-    rate: str = ""  # as it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``
-    is_default: bool = False  # the plugin's own: one of the test or of a baseline's file, of the same side, replaces it
-    doubt: str = ""
-    """What is asked of a number that is beyond it in each launch, which then is inconclusive; empty: beyond."""
+    rate: str = ""  # text of the bound, if it is on the rate of a sweep: ``busbw >= 10 GB/s``
+    is_default: bool = False  # the plugin's own: one of the same side in the test or the baseline file replaces it
+    suspicion: str = msgspec.field(default="", name="doubt")
+    """Question about a number that violates it in each launch, which is then inconclusive; or "" if it then fails."""
 
     def holds(self, value: float | None) -> bool:
-        """Whether a value keeps to it. None, which says that there is no value, never does."""
+        """Whether a value keeps to the bound. None, no value, never does."""
         if value is None:
             return False
         return value <= self.value if self.side == "most" else value >= self.value
 
 
 def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) -> list[Bound]:
-    """The bounds that the arguments ``at_least=`` and ``at_most=`` of a call give; None is none."""
+    """Bounds from the arguments ``at_least=`` and ``at_most=`` of a call; None is none."""
     sides: tuple[tuple[str, Side, object], ...] = (("at_least", "least", at_least), ("at_most", "most", at_most))
     found = []
     for name, side, given in sides:
@@ -159,16 +161,15 @@ def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) 
 
 
 def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
-    """The one limit of several that excludes most; None where there is none on that side."""
+    """The tightest limit of some bounds on one side, or None."""
     values = [bound.value for bound in bounds if bound.side == side]
     return (min(values) if side == "most" else max(values)) if values else None
 
 
 class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the values of one launch are apart: those of its series, and those of its ranks.
+    """Spread of the values of one launch: of its series, and of its ranks.
 
-    A baseline keeps ``minimum``, ``p95`` and both means of all iterations of a timing, ``n`` of another series,
-    ``over_ranks``.
+    A baseline keeps ``minimum``, ``p95`` and both means of a timing, ``n`` of another series, and ``over_ranks``.
     """
 
     n: int = 0
@@ -179,45 +180,45 @@ class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     p99: float = 0.0
     mean: float = 0.0
     stdev: float = 0.0
-    geometric_mean: float | None = None  # of a series of times or rates; None where it has too few values, or one is 0
+    geometric_mean: float | None = None  # of a series of times or rates; None if it has too few values, or one is 0
     mean_but_slowest: float | None = None
-    """Of the same series: the arithmetic mean of the times without the slowest iteration; of rates the harmonic one."""
-    slowest_rank: int | None = None  # the rank that was slowest most often; None where ranks were not compared
+    """Mean without the slowest iteration: arithmetic for times, harmonic for rates."""
+    slowest_rank: int | None = None  # rank that was slowest most often; None if ranks were not compared
     slowest_share: float = 0.0  # share of the iterations in which that rank was the slowest, 0 to 1
     over_ranks: list[Number] = []
-    """Of a mean over ranks in a training: the standard deviation of their values, for each value of the series; one
-    stands for all where they are equal."""
+    """Standard deviation over ranks behind a training's mean, for each value of the series, or once if all are
+    equal."""
 
 
 class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
-    """One number of one launch, reduced over its ranks: of this run, of another side, or of a baseline."""
+    """One number of one launch, reduced over its ranks: of this run, of the other side, or of a baseline."""
 
     name: str
     unit: str
     at: dict[str, Scalar] = {}  # its point: the size of a message, a seed
     identity: dict[str, Scalar] = {}
-    """What defines the number besides its name and point: it is not compared with one of another."""
-    facts: dict[str, Scalar] = {}  # what describes it
-    bounds: list[Bound] = []  # that were given with the number
-    value: Number | None  # the launch's value; None says it has none (a goal never reached)
+    """Definition of the number besides name and point: numbers of other definitions are not compared."""
+    facts: dict[str, Scalar] = {}  # description, which defines nothing
+    bounds: list[Bound] = []  # given with the number
+    value: Number | None  # None: it has none (a goal never reached)
     values: list[Number] = []
-    """The series of an exact, info or curve metric; of any other at most 41 of its values, see
-    :func:`~pytest_distbench.records.kinds.distribution`. Of a number of a training what it was taken from; of
-    memory what each rank needed."""
+    """Series of an exact, info or curve metric; else at most 41 of its values, see
+    :func:`~pytest_distbench.records.kinds.distribution`. For a number of a training, what it was taken from; for
+    memory, what each rank needed."""
     whole: list[Number] = []
-    """Of a curve: all values, of which ``values`` are the first, as ``kept_places`` keeps them; of a baseline as far as
-    its launches agree. Empty: there are no more."""
-    whole_length: int = 0  # values of the series that ``whole`` is of
+    """All values of a curve that begins with ``values``, thinned as in ``kept_places``; in a baseline as far as its
+    launches agree; empty if there are no more."""
+    whole_length: int = 0  # length of the series before thinning
     beside: list[str] = []
-    """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
+    """Text that a script printed with each value of a curve that was read, perhaps its own step number."""
     tensors: dict[str, dict[str, TensorState]] = {}
-    """Of weights, and of what was saved: by the ranks that hold the same (``all``, ``0``, ``1-3``) and by name."""
-    options: dict[str, dict[str, Option]] = {}  # of weights, what their optimizers were told, by the same ranks
+    """Tensors of weights and saved files, by ranks that hold the same (``all``, ``0``, ``1-3``) and by name."""
+    options: dict[str, dict[str, Option]] = {}  # options of the weights' optimizers, by the same ranks
     companions: dict[str, float] = {}
-    """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
+    """Secondary signals per iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean count)."""
     spread: Spread | None = None  # of a series, and of a mean over ranks
-    reduce: Reduce | None = None  # over its ranks, where that is not what its kind says
-    ranks: int = 0  # that recorded it; 0: it is no number of ranks
+    reduce: Reduce | None = None  # reduction over ranks, if not that of its kind
+    ranks: int = 0  # number of ranks that recorded it; 0: it is no number of ranks
 
     @property
     def key(self) -> str:
@@ -226,7 +227,7 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key_over_seeds(self) -> str:
-        """The same without the seed: a verdict on a training is over its seeds."""
+        """Key without the seed: trainings are judged over their seeds."""
         return metric_key(self.name, without(self.at, "seed"))
 
     @property
@@ -235,9 +236,9 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
-    """A sample while it is reduced over ranks: the value or series of one of them, or of all those of a host.
+    """Sample during the reduction over ranks: the value or series of one rank, or of all ranks of a host.
 
-    What has yet to be divided by the number of ranks, a mean, is their sum; witnesses are, too.
+    Means are kept as sums until they are divided by the number of ranks; so are secondary signals.
     """
 
     value: Number | None = None  # not known yet
@@ -245,31 +246,31 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     values: list[Number]
     is_series: bool
     taken_from: list[Number] = []
-    witnesses: dict[str, list[float]] = {}
-    """Of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
+    secondary: dict[str, list[float]] = {}
+    """Secondary signals of a timing, one value per iteration: ``cpu_s``, ``waits``; on a GPU the host's time too."""
     loop: str = ""
-    """Of a phase in a loop, the key of the loop's metric; of one in a script outside of its timed loops, that of its
-    wall time. Empty: it is no such phase, nor is what follows of it."""
-    path: list[str] = []  # names of the phases around it in the loop, the outermost first, and its own
+    """Key of the metric of the loop that a phase is in; outside of a script's timed loops, that of its wall time. Empty
+    if it is no such phase; then the fields below are empty too."""
+    path: list[str] = []  # names of the enclosing phases, outermost first, and its own
     began_at: list[float] = []
-    """Of a phase that enters collectives outside of its own parts: when it first began in each timed iteration,
-    CLOCK_MONOTONIC seconds of the rank's host; 0 where it did not."""
-    host_s: list[float] = []  # where its time is the device's: seconds that the host was in it, in each timed iteration
-    is_apart: bool = False  # it is beside the step: an evaluation, or what is around one
+    """CLOCK_MONOTONIC seconds of the rank's host at which a phase first began in each timed iteration, or 0; for phases
+    that enter collectives outside of their own parts."""
+    host_s: list[float] = []  # host seconds in each timed iteration, if its time is the device's
+    is_apart: bool = False  # it is not part of the step: an evaluation, or what surrounds one
     of_ranks: dict[int, dict[str, float]] = {}
-    """By the rank that recorded it, ascending, means over its iterations: ``time_s``; of a phase ``host_s`` and, where
-    the ranks have one clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
-    curve_steps: int = 0  # of a curve, how many of its values are judged as one; 0: all
+    """Means over iterations by rank, ascending: ``time_s``; for a phase ``host_s`` and, if the ranks share one
+    host clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
+    curve_steps: int = 0  # number of a curve's values that are judged; 0: all
     squares: list[Number] = []
-    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
-    slowest: list[int] = []  # of a series whose largest values are taken: the rank that each is of
+    """Sum over these ranks of the squared deviation of each value from their mean; empty for one rank."""
+    slowest: list[int] = []  # rank of each value, in a series reduced by the maximum
 
 
 MOST_WHOLE = 1000
 
 
 def kept_places(length: int) -> list[int]:
-    """Which values of a series are kept: the first thousand, and of the rest every 2nd, 4th ..., so many at most."""
+    """Indices of a series that are kept: the first thousand, and then every 2nd, 4th ..., at most a thousand more."""
     every = 1
     while (length - MOST_WHOLE) > MOST_WHOLE * every:
         every *= 2
@@ -282,7 +283,7 @@ def is_own_name(name: str) -> bool:
 
 
 def as_scalar(value: object) -> Scalar | None:
-    """A value of a point as it is stored; numpy's and torch's become Python's. None where it can be none."""
+    """A value of a point as it is stored, numpy's and torch's as Python's; or None if it cannot be stored."""
     if not isinstance(value, bool | int | float | str) and hasattr(value, "item"):
         try:
             value = value.item()
@@ -301,12 +302,12 @@ def as_scalar(value: object) -> Scalar | None:
 
 
 def metric_name(key: str) -> str:
-    """The name in such a key: ``latency`` of ``latency[message_bytes=4096]``."""
+    """Name in a metric key: ``latency`` in ``latency[message_bytes=4096]``."""
     return key.partition("[")[0]
 
 
 def without(at: Mapping[str, Scalar], axis: str) -> dict[str, Scalar]:
-    """A point but for one axis."""
+    """A point without one axis."""
     return {name: value for name, value in at.items() if name != axis}
 
 
@@ -318,7 +319,7 @@ def metric_key(name: str, at: dict[str, Scalar]) -> str:
 
 
 NUMBER = r"([-+]?(?:\d+(?:,\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b)"
-"""A group that takes a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
+"""Group that matches a whole number, nan and inf too, for patterns: ``stdout(r"loss " + NUMBER)``."""
 
 TAKES: dict[str, Callable[[Sequence[float]], float]] = {
     "first": lambda series: series[0],
@@ -337,23 +338,23 @@ class Reader(OfKind, frozen=True, kw_only=True):
 
     kind: str  # key of :data:`pytest_distbench.launch.readers.READERS`
     source: str  # a pattern, or a path with placeholders
-    key: str = ""  # what is read there: a key, a column, a tag
+    key: str = ""  # key, column or tag that is read there
     since: str = ""
-    """Of a log of events: the event from which the seconds are counted; empty: the event's own value is read."""
-    where: dict[str, Scalar] = {}  # of rows: columns, or keys, that have these values in those that count
-    step: str | None = ""  # of rows: the column that says how far the training is; "": by its name; None: none does
+    """Event in a log from which the seconds are counted, or "" to read the event's own value."""
+    where: dict[str, Scalar] = {}  # columns or keys, and the values that rows that count have in them
+    step: str | None = ""  # column of rows that says how far the training is; "": found by its name; None: none does
     unit: str = ""
     scale: float = 1.0
-    rank: int | Literal["all"] = 0  # whose output, or whose file
+    rank: int | Literal["all"] = 0  # rank whose output or file is read
     skip: int = 0
     first: int | None = None
-    take: str = ""  # key of :data:`TAKES`; empty: the metric kind decides
+    take: str = ""  # key of :data:`TAKES`, or "" for the metric kind's choice
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
     bounds: list[Bound] = []  # in the unit
 
     @property
     def defining(self) -> dict[str, Scalar]:
-        """What defines the number: read in another way it is another number."""
+        """Definition of the number: read in another way, it is another number."""
         chosen: dict[str, Scalar] = {"skip": self.skip, "take": self.take, "since": self.since}
         return {**{name: value for name, value in chosen.items() if value}, **self.identity}

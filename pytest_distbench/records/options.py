@@ -1,4 +1,4 @@
-"""The options of pytest. Each is a field of :class:`Options`: its type, default, meaning, reading, and conflicts."""
+"""Options of pytest. Each is a field of :class:`Options`: its type, default, meaning, reading, and conflicts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 DEFAULT_LAUNCHER = "warm"
 
 FAKE = "fake"
-"""The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
+"""Backend that sends no data: one process stands for a rank of a group of any size; structure alone is judged."""
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")  # what torchrun's ``--numa-binding`` takes
 
 BY_TOLERANCE = "tolerance"
-"""Given to --distbench-control: the injected slowdown follows from the tolerance of each case."""
+"""Value of --distbench-control: the injected slowdown follows from the tolerance of each case."""
 
 _MOST_DIGITS = 9
 _BACKEND = re.compile(rf"({'|'.join(BACKENDS)})(?:(?<={FAKE}):-?[0-9]{{1,{_MOST_DIGITS}}})?")
@@ -68,7 +68,6 @@ def _world_sizes(text: Any) -> tuple[int, ...] | None:
 
 
 def _backends(text: Any) -> tuple[str, ...] | None:
-    """Each once, in the order given; the fake one with the rank that its process stands for."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",")))
     names = [name.partition(":")[0] for name in found]
     if not all(map(_BACKEND.fullmatch, found)) or len(set(names)) < len(names):
@@ -80,7 +79,7 @@ def _backends(text: Any) -> tuple[str, ...] | None:
 
 
 def _launches(text: Any) -> tuple[int | None, int | None] | None:
-    """Those judged first, and the most of a case; None for what is not said."""
+    """Launches of a case that are judged first, and its most; None for what is not given."""
     found = re.fullmatch(r"([0-9]{1,4})?(?::([0-9]{1,4}))?", text)
     first, most = (int(part) if part else None for part in found.groups()) if found else (None, None)
     given = [number for number in (first, most) if number is not None]
@@ -103,29 +102,29 @@ _TEXT: Wanted[str] = Wanted("text", str)
 _PATH: Wanted[Path] = Wanted("a path", Path)  # relative to the ini file, or to where the command line was typed
 
 NOTHING = "-"
-"""Given to --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says.
-An empty text is an error: it is what a variable that is not set leaves of an option."""
+"""Value of --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says. Empty
+text is an error instead: an unset variable leaves it."""
 
 _UNLESS_NOTHING: Wanted[str] = Wanted("text", lambda text: "" if text == NOTHING else text)
 
 
 class Option(NamedTuple):
-    """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of them alone.
+    """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of the two alone.
 
     Attributes:
         name: as it is typed.
-        field: of :class:`Options`; empty: it is of an extension, see :meth:`Options.of`.
+        field: of :class:`Options`; empty for an option of an extension, see :meth:`Options.of`.
         summary: for ``pytest --help``, where an option has two lines of 80 characters.
-        more: what the reference says beyond that.
-        metavar: what stands for its value in the help; empty: it is a flag.
-        const: the value of the option alone, where that may be left out.
-        default: its value where nobody gives one; the help says it unless the summary does.
-        wanted: what its text has to be, and how it is read.
-        needs: the options without which it means nothing, and why; ``backend=fake`` is one with that value.
-        excludes: the options that it cannot go with, and why.
-        group: of ``pytest --help``; empty: it is an ini key alone.
+        more: what the page of all options adds.
+        metavar: what stands for its value in the help; empty for a flag.
+        const: value of the option alone, if a value may be left out.
+        default: value if nobody gives one; the help says it unless the summary does.
+        wanted: what its text must be, and how it is read.
+        needs: options without which it has no effect, and why; ``backend=fake`` is one with that value.
+        excludes: options that it cannot be combined with, and why.
+        group: of ``pytest --help``; empty for an ini key alone.
         is_list: in the ini file it is a list of words.
-        is_repeated: in the commands that are printed, to run a test again or to record it.
+        is_repeated: commands that are printed to run or record a test again include it.
     """
 
     summary: str
@@ -149,7 +148,6 @@ class Option(NamedTuple):
 
 
 def _option(group: str, summary: str, more: str = "", *, default: Any = None, metavar: str = "", **row: Any) -> Any:
-    """A field of :class:`Options`, with its row. A flag is off by default."""
     default = False if default is None and not metavar else default
     made = Option(summary, more, metavar=metavar, default=default, group=group, **row)
     return field(default=default, metadata={"row": made})
@@ -170,7 +168,7 @@ _NOT_AGAINST = {
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False, match_args=False)  # each would cost every run of pytest
 class Options:
-    """What the user asked for, an option each; of those of extensions the value by its name."""
+    """What the user asked for, a field per option; options of extensions by name in ``added``."""
 
     added: Mapping[str, Any] = field(default_factory=dict)
 
@@ -407,6 +405,6 @@ def _row(of: Field[Any]) -> Option:
 
 
 OPTIONS: Table[str, Option] = Table("options", {row.name: row for row in map(_row, fields(Options)[1:])})
-"""By name, in the order of the help."""
+"""Options by name, in the order of the help."""
 
 SHORT = ("world-size", "gpu")  # options that have a spelling without our name, where nobody else has it

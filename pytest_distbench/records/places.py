@@ -1,11 +1,11 @@
-"""Places of the code in which an iteration spends its time: of a rank, and what two revisions differ by."""
+"""Places in the code where a rank's iterations spend their time, and the difference between two revisions."""
 
 from __future__ import annotations
 
 from pytest_distbench.records.record import Record
 
 Place = tuple[str, int, str]
-"""A file below the root of its repository, a line from 1, and the function that it is in."""
+"""File below the root of its repository, line from 1, and enclosing function."""
 
 OUTSIDE: Place = ("", 0, "")  # no line of the repository is on the stack
 
@@ -14,16 +14,16 @@ WAITING = "waiting in "
 
 
 class Spot(Record, frozen=True, kw_only=True):
-    """What an iteration does at one place, with these callers: means over iterations."""
+    """What an iteration does at one place with these callers: means over iterations."""
 
-    stack: list[Place]  # lines of the repository, the innermost first; empty: :data:`OUTSIDE`
-    what: str  # an operator, or what is no operator: Python, a function of a library, waiting
-    calls: float = 0.0  # of an operator; 0: what is no operator, whose calls nobody counts
+    stack: list[Place]  # lines of the repository, innermost first; empty: :data:`OUTSIDE`
+    what: str  # an operator, Python, a function of a library, or waiting
+    calls: float = 0.0  # calls of an operator; 0 for anything else, whose calls are not counted
     time_s: float = 0.0
 
 
 class LoopPlaces(Record, frozen=True, kw_only=True):
-    """Where the iterations of a loop spend their time in one rank."""
+    """Time of a loop's iterations in one rank, by place."""
 
     loop: str
     iterations: int
@@ -35,24 +35,24 @@ class LoopPlaces(Record, frozen=True, kw_only=True):
 class RankPlaces(Record, frozen=True, kw_only=True):
     loops: list[LoopPlaces]
     sources: dict[str, list[str]] = {}
-    """The lines of the repository's modules that were loaded, by file."""
+    """Lines of the repository's modules that were loaded, by file."""
 
 
 class PlaceRow(Record, frozen=True, kw_only=True):
-    """A place that takes more time than before."""
+    """Place that takes more time than before."""
 
     place: Place
     what: str
-    calls: tuple[float, float]  # of an iteration, then and now
-    times_s: tuple[float, float]  # of an iteration, then and now: of all that happens at the place
+    calls: tuple[float, float]  # per iteration, then and now
+    times_s: tuple[float, float]  # seconds per iteration of all that happens at the place, then and now
     share: float  # of the added time
     is_counted: bool = False  # calls differ, for which no noise is needed
-    rank: int | None = None  # None: it is so in all ranks
-    changed_at: str = ""  # the changed line that calls the place, where its own has not changed
+    rank: int | None = None  # None: all ranks
+    changed_at: str = ""  # changed line that calls the place, if its own line has not changed
 
 
 class CasePlaces(Record, frozen=True, kw_only=True):
-    """The places that explain a regression: of launches under a recorder, which are never judged."""
+    """Places that explain a regression, from launches under a recorder, which are never judged."""
 
     metric: str = ""
     rows: list[PlaceRow] = []
@@ -60,4 +60,4 @@ class CasePlaces(Record, frozen=True, kw_only=True):
     overhead: float = 1.0  # how many times as long an iteration took under the recorder
     launches: int = 0
     took_s: float = 0.0
-    why_not: str = ""  # why nothing is known; empty: something is
+    why_not: str = ""  # why nothing is known, or ""

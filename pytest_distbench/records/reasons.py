@@ -1,7 +1,7 @@
-"""The eight verdicts, and the reasons that they are given for: each has a code, and is one row here.
+"""The eight verdicts and their reasons: each reason has a code, and is one row here.
 
-A verdict says whether a number is worse; its code says why one thinks so, and all that follows depends on the code.
-``distbench explain CODE`` prints the row. A row that a test module or a conftest adds counts as ours do.
+A verdict says whether a number is worse; its code says why, and all that follows depends on the code. ``distbench
+explain CODE`` prints the row. A row that a test module or a conftest adds counts as ours do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VerdictName = Literal[
     "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged",
     "cause", "remark",
 ]  # fmt: skip
-"""Of a finding that is no verdict: whether it may explain a failure, or is a remark about a run."""
+"""Verdicts, and the two kinds of finding that are none: a cause may explain a failure, a remark is about a run."""
 
 ReasonCode = str  # name of a reason, a key of :data:`REASONS` or of :data:`REMARKS`
 
@@ -27,19 +27,19 @@ class Reason:
     """Why a verdict is given, and what follows.
 
     Attributes:
-        verdict: of what is none, whether it is a cause or a remark.
+        verdict: for a finding without a verdict, ``cause`` or ``remark``.
         means: what happened, in a sentence.
-        next_step: what to do; empty: nothing.
-        printed: regular expression of the lines that a run prints of it, from which ``distbench explain`` knows it.
+        next_step: what to do, or "".
+        printed: regular expression of the lines that a run prints of it, for ``distbench explain``.
         mark: one character before its row, so that nothing depends on colour.
-        fails: the test, under the default policy.
-        fails_under: the option, without its dashes, under which it fails; empty: under none.
+        fails: it fails the test, under the default policy.
+        fails_under: option under which it fails, without its dashes, or "".
         is_answer: the question was answered, one way or the other.
-        updates: ``--distbench-update`` writes the number, though it is asked for what changed only.
-        is_told: the end of a run prints the sentence of the verdict.
-        warns: GitHub gets a warning where nothing failed.
-        is_quiet: tables that list what changed count it only.
-        may_be_confirmed: interleaved A/B with the baseline commit may overrule it, of a timing or a training.
+        updates: ``--distbench-update`` writes the number, though it is asked for changes only.
+        is_reported: the end of a run prints the sentence of the verdict.
+        warns: GitHub gets a warning if nothing failed.
+        is_quiet: tables that list what changed only count it.
+        may_be_confirmed: interleaved A/B with the baseline commit may overrule it, for a timing or a training.
         is_comparable: the number was compared; else there was nothing that it could be compared with.
     """
 
@@ -52,7 +52,7 @@ class Reason:
     fails_under: str = ""
     is_answer: bool = False
     updates: bool = False
-    is_told: bool = False
+    is_reported: bool = False
     warns: bool = False
     is_quiet: bool = False
     may_be_confirmed: bool = False
@@ -60,10 +60,10 @@ class Reason:
 
     @property
     def severity(self) -> Severity:
-        """Severity of a line that prints it: whether something failed, or nobody knows."""
+        """Severity of a line that prints it: whether something failed, or is undecided."""
         if self.fails:
             return "failure"
-        return "doubt" if self.is_told and not self.is_answer else "plain"
+        return "doubt" if self.is_reported and not self.is_answer else "plain"
 
 
 VERDICTS: dict[VerdictName, Reason] = {
@@ -111,7 +111,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         printed=r"^[?x]\s",
         mark="?",
         fails_under="distbench-strict",
-        is_told=True,
+        is_reported=True,
         warns=True,
     ),
     "new": Reason(
@@ -131,7 +131,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         mark="~",
         is_answer=True,
         updates=True,
-        is_told=True,
+        is_reported=True,
         warns=True,
     ),
     "improved": Reason(
@@ -153,12 +153,12 @@ VERDICTS: dict[VerdictName, Reason] = {
         is_quiet=True,
     ),
 }
-"""By name, the most severe first: that is their order in reports. What follows from a reason follows from its verdict,
-unless its row says otherwise. They are eight; *not evaluated* is none, and stands where one would."""
+"""Verdicts by name, the most severe first, as in reports. A reason's consequences are its verdict's unless its row says
+otherwise. There are eight; *not evaluated* is none, and stands in place of one."""
 
 
 def because(verdict: VerdictName, means: str, next_step: str = "", printed: str = "", **consequences: Any) -> Reason:
-    """A reason for a verdict; of what follows only that which differs from the verdict's row is given."""
+    """Make a reason for a verdict; only consequences that differ from the verdict's row are given."""
     return replace(VERDICTS[verdict], means=means, next_step=next_step, printed=printed, **consequences)
 
 
@@ -289,7 +289,7 @@ _OURS: dict[ReasonCode, Reason] = {
         next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {RECORD}",
         printed=r"that changes with every run",
         is_answer=False,
-        is_told=True,
+        is_reported=True,
         may_be_confirmed=False,
     ),
     "not-measured": because(
@@ -487,7 +487,7 @@ _OURS: dict[ReasonCode, Reason] = {
         printed=r"numerics changed|the code changed them|shows only after the recorded curve",
         mark="~",
         updates=True,
-        is_told=True,
+        is_reported=True,
         warns=True,
         is_quiet=False,
     ),
@@ -537,11 +537,11 @@ REASONS: Table[ReasonCode, Reason] = Table("reasons", _OURS)
 
 _CAUSE = Reason(verdict="cause", means="", mark="")
 _REMARK = Reason(verdict="remark", means="", mark="")
-_DOUBT = replace(_REMARK, is_told=True)
+_REPORTED = replace(_REMARK, is_reported=True)
 
 REMARKS: dict[ReasonCode, Reason] = {
     **dict.fromkeys(("ok", "note"), _REMARK),  # about this machine
-    "warn": _DOUBT,
+    "warn": _REPORTED,
     "fail": replace(_REMARK, fails=True),
     "changed-communication": _CAUSE,
     "slower-sizes": _CAUSE,
@@ -553,15 +553,15 @@ REMARKS: dict[ReasonCode, Reason] = {
     "gpu-clocks": _CAUSE,
     "free-algorithm": _CAUSE,
     "detected": _REMARK,
-    "undetected": _DOUBT,
+    "undetected": _REPORTED,
     "sensitivity": _REMARK,
-    "low-sensitivity": _DOUBT,
-    "not-injected": replace(_DOUBT, mark="?"),
-    "not-delayed": replace(_DOUBT, mark="?"),
-    "out-of-reach": replace(_DOUBT, mark="?"),
-    "unconfirmed": replace(_DOUBT, mark="?"),
-    "contradiction": replace(_DOUBT, mark="?"),
-    "unlinked": replace(_DOUBT, mark="?"),
+    "low-sensitivity": _REPORTED,
+    "not-injected": replace(_REPORTED, mark="?"),
+    "not-delayed": replace(_REPORTED, mark="?"),
+    "out-of-reach": replace(_REPORTED, mark="?"),
+    "unconfirmed": replace(_REPORTED, mark="?"),
+    "contradiction": replace(_REPORTED, mark="?"),
+    "unlinked": replace(_REPORTED, mark="?"),
     "not-evaluated": _REMARK,
     "all-moved": _REMARK,
     "flaky": _REMARK,
@@ -573,7 +573,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "learning": _REMARK,
     "learning-known": _REMARK,
 }
-"""What is found that is no verdict: likely causes of a failure, and remarks about a run; their sentences say all."""
+"""Findings that are no verdicts: likely causes of a failure, and remarks about a run; their sentences say all."""
 
 
 def reason(code: ReasonCode) -> Reason:

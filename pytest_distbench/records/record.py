@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Number = float
 else:
     Number = int | float
-"""A measured number. Read from a file, whole ones stay integers: a float has 53 bits, a checksum may have 64."""
+"""A measured number. Integers in files stay integers: a float has 53 bits, a checksum may have 64."""
 
 Tolerance = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]
 

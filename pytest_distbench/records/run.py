@@ -1,4 +1,4 @@
-"""Everything a run measured and reported: verdicts, injected slowdowns, and the trend of metrics over many runs."""
+"""Everything a run measured and reported: verdicts, injected slowdowns, and metrics for the trend over many runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.environment import Environment, Experiment, GpuWitness
+from pytest_distbench.records.case import BaselineName, Case
+from pytest_distbench.records.environment import Environment, Experiment, GpuReport
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
@@ -35,11 +35,11 @@ Statistic = Literal[
     "one rank",
     "norm",
 ]
-"""Name of what this run and the baseline are compared by."""
+"""Statistic by which this run and the baseline are compared."""
 
 
 class StatisticWords(NamedTuple):
-    """A statistic for people: in the cell of a table, and how it is computed from the launches."""
+    """Statistic for people: in the cell of a table, and how it is computed from the launches."""
 
     shown: str
     means: str
@@ -73,34 +73,34 @@ STATISTICS: dict[Statistic, StatisticWords] = {
         "one rank", "memory of a rank, sorted by size: its smallest launch, and the baseline's largest"
     ),
 }
-"""By the name in files."""
+"""Words of each statistic, by its name in files."""
 
 
 class Finding(OfKind, frozen=True, kw_only=True):
-    """Something that was found: the verdict on a metric, a likely cause, a remark about a run."""
+    """Verdict on a metric, likely cause, or remark about a run."""
 
-    case: str = ""  # title of the case that a remark is about; empty: it is about several, or stands with its case
-    metric: str = ""  # name and point: ``latency[message_bytes=4096]``; empty: it is about no metric
-    code: ReasonCode  # why a verdict is given; else what was found
+    case: str = ""  # title of the case that a remark is about; "" if it is about several, or stands with its case
+    metric: str = ""  # name and point: ``latency[message_bytes=4096]``; "" if it is about no metric
+    code: ReasonCode  # why a verdict is given, or what was found
     kind: VerdictName = "unchanged"  # follows from the code
     better: Better = "info"
     unit: str = ""
     current: Number | None = None
     baseline: Number | None = None
-    statistic: Statistic = "median"  # what both are of their launches: the number that is judged
+    statistic: Statistic = "median"  # of the launches of each side: the number that is judged
     ratio: float | None = None
-    """current / baseline: follows from both; None where one of them is missing, or the baseline is 0."""
-    threshold: float | None = None  # the largest change towards worse that is not called a regression, as a fraction
+    """current / baseline, computed from both; None if one of them is missing, or the baseline is 0."""
+    threshold: float | None = None  # largest change towards worse that is no regression, as a fraction
     mde: float | None = None
-    """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
+    """Smallest slowdown this comparison finds with 90 % power, as a fraction; None if nothing is estimated."""
     launches: int = 0
     baseline_launches: int = 0
     reason: str = ""  # one sentence
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
-    differences: list[str] = []  # how a fingerprint changed, and what else there is to a cause: one sentence each
-    companions: dict[str, tuple[float, float]] = {}  # quieter witnesses of the clock: (baseline, this run)
-    bounds: list[Bound] = []  # that the value had to keep to, whether it did or not
+    differences: list[str] = []  # how a fingerprint changed, and details of a cause: one sentence each
+    companions: dict[str, tuple[float, float]] = {}  # secondary signals of a timing: (baseline, this run)
+    bounds: list[Bound] = []  # bounds of the value, violated or not
     is_open: bool = False  # one more launch could change it
 
     def __post_init__(self) -> None:
@@ -111,12 +111,12 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it was looked at, and nobody can tell whether it is worse. That may be said without a baseline."""
+        """Whether it was evaluated, and remained ambiguous. A finding without a baseline may be undecided too."""
         return self.kind == "inconclusive" and self.row.is_comparable
 
     @property
     def row(self) -> Reason:
-        """The row of its code: what follows from it."""
+        """Row of its code: what follows from it."""
         return reason(self.code)
 
     @property
@@ -134,12 +134,12 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it counts: the metric's kind is judged, or a bound of it is."""
+        """Whether it counts: the metric's kind is judged, or has a bound."""
         return super().is_judged or bool(self.bounds)
 
     @property
     def is_exact(self) -> bool:
-        """Whether one launch decides it: noise has no part in it."""
+        """Whether one launch decides it, as noise has no part in it."""
         return self.kind == "missing" or METRIC_KINDS[self.better].repeats_exactly
 
     @property
@@ -149,29 +149,29 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
 
 Step = Literal["", "stored", "screening", "turns", "bound"]
-"""What decided: nothing; launches against the baseline alone; few of them, which are suspicious or not; alternating
-launches, delayed and not; a bound of the number."""
+"""What decided about a control: nothing; launches against the baseline alone; few of them, suspicious or not;
+alternating launches, delayed and not; a bound of the number."""
 
 
 class Control(Record, frozen=True, kw_only=True):
-    """A slowdown that was injected into a case, and what the run detected of it."""
+    """Slowdown that was injected into a case, and what the run detected of it."""
 
-    share: float = 0.0  # what was timed took so much longer, as a fraction of itself
+    share: float = 0.0  # fraction by which what was timed took longer
     is_chosen: bool = False  # the user chose the share; else it follows from the tolerance
-    step: Step = ""  # that decided
+    step: Step = ""  # the one that decided
     verdicts: list[Finding] = []
-    """On the timings, by the step that decided: against the baseline, or by A/B against launches without delay."""
+    """Verdicts on the timings, by the step that decided: compared with the baseline, or by A/B without delay."""
     has_baseline: bool = False  # without one nothing was screened
-    launches: int = 0  # that it took: those with the delay, and those beside them
+    launches: int = 0  # with the delay, and without it for the A/B
     took_s: float = 0.0
     left_out: list[str] = []
-    """Clocks that the delay cannot reach: a script of ranks has them of its own, and prints them."""
-    why_alone: str = ""  # why no A/B was possible; empty: it was
-    why_not: str = ""  # why nothing could be tried at all; empty: it was
+    """Timings that the delay cannot reach: those that a script of ranks takes and prints itself."""
+    why_alone: str = ""  # why no A/B was possible, or ""
+    why_not: str = ""  # why nothing could be tried at all, or ""
 
     @property
     def found(self) -> list[Finding]:
-        """The clocks in which the run would have told of it."""
+        """Timings in which the run detected the slowdown."""
         return [v for v in self.verdicts if is_found(v)]
 
 
@@ -184,35 +184,35 @@ CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]
 Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
-class ReferenceRecord(Record, frozen=True, kw_only=True):
-    """What the launches of a case were compared with."""
+class OtherSide(Record, frozen=True, kw_only=True):
+    """Other side of a case's comparison."""
 
     kind: Literal["stored", "paired", "nothing"]
-    """A stored baseline, launches of another revision or Python that ran beside them, or nothing."""
-    name: str = ""  # of what ran beside them: ``main (3f2a91c0d4)``
-    path: str = ""  # file of the stored baseline, whether it is there or not
+    """Stored baseline, launches of another revision or Python that alternated with the case's, or nothing."""
+    name: str = ""  # name of the other revision: ``main (3f2a91c0d4)``
+    path: str = ""  # file of the stored baseline, which need not exist
     software: dict[str, str] = {}
-    peak_memory_bytes: int | None = None  # of records that were written before peak memory was a metric
+    peak_memory_bytes: int | None = None  # of records from before peak memory was a metric
     phases: dict[str, float] = {}
-    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")  # how the GPUs fared then
+    gpu_norm: GpuReport | None = msgspec.field(default=None, name="cards")  # state of the GPUs then
     metrics: dict[str, list[Sample]] = {}  # of the stored baseline, as it was then
     fingerprints: dict[str, Fingerprint] = {}  # of the same
     launches: list[LaunchRecord] = []
-    """Of the other side; each alternated with the one of the same index in ``CaseResult.launches``."""
+    """Launches of the other side; each alternated with the one of the same index in ``CaseResult.launches``."""
 
 
 class Confirmation(Record, frozen=True, kw_only=True):
-    """A suspicious comparison with a stored baseline, confirmed by interleaved A/B with the baseline commit.
+    """Suspicious comparison with a stored baseline, confirmed by interleaved A/B with the baseline commit.
 
     Launches of the same index alternated: the candidate, the baseline commit, and the baseline commit once more (A/A).
-    Where the candidate is that commit, its launches are alone.
+    If the candidate is that commit, its launches are alone.
     """
 
-    revision: str  # that recorded the baseline: a commit, with a Python where that is another one
-    here: str  # what was compared with it: a commit, followed by ``-dirty`` where tracked files differ from it
+    revision: str  # baseline commit, with a Python if that is another one
+    here: str  # candidate: a commit, followed by ``-dirty`` if tracked files differ from it
     took_s: float = 0.0
     launches: list[LaunchRecord] = []
-    references: list[LaunchRecord] = []
+    baselines: list[LaunchRecord] = msgspec.field(default_factory=list, name="references")
     controls: list[LaunchRecord] = []
 
 
@@ -225,36 +225,36 @@ class CaseResult(Record, frozen=True, kw_only=True):
     environment: Environment
     launches: list[LaunchRecord]
     verdicts: list[Finding]
-    reference: ReferenceRecord
+    reference: OtherSide
     update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
-    """What an update made of its entry. *Completed*: it lacked something; *rewritten*: nothing in it had changed."""
+    """What an update did to its baseline. *Completed*: it lacked something; *rewritten*: nothing in it had changed."""
     previous: dict[str, float | None] = {}
-    """Old baseline values of the metrics an update rewrote; None where there was none."""
+    """Old baseline values of the metrics an update rewrote; None for a metric without one."""
     recorded: Finding | None = None
-    """How good the baseline is that an update wrote; None: it wrote none, or one without timings."""
+    """How good the baseline is that an update wrote; or None if it wrote none, or one without timings."""
     suspicion: float = 0.0
-    """How far the stored comparison is from what healthy code may show, in standard errors; 0: not suspicious."""
-    confirmation: Confirmation | None = None  # what confirmed or cleared it; None: nothing did
-    unconfirmed: str = ""  # why nothing did; empty: nothing was suspicious, or confirming was off
-    control: Control | None = None  # what was detected of an injected slowdown; None: none was injected
+    """Standard errors by which the stored comparison exceeds what healthy code may show; 0: not suspicious."""
+    confirmation: Confirmation | None = None  # what confirmed or cleared it, or None
+    unconfirmed: str = ""  # why nothing did, or "" if nothing was suspicious, or confirming was off
+    control: Control | None = None  # what was detected of an injected slowdown, or None
     trace: CaseTrace | None = None
-    """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
+    """Trace of one more launch, under torch's profiler, which counts for nothing else here; or None."""
     places: CasePlaces | None = None
-    """What explains a timing that A/B found regressed; None: no timing was, or it cannot be looked at."""
-    xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; empty: it is not
-    advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; empty: they do
-    is_advisory_of_timings: bool = False  # so are those of timings and memory alone; others fail it
-    outcome: CaseOutcome = "passed"  # what this case made of its test; *advisory*: it would have failed it
-    decision: Decision = ""  # what decided that; empty where it simply passed
-    headline: str = ""  # one line that says why; empty where it simply passed
-    causes: list[Finding] = []  # what may explain that it failed, the most telling first
+    """What explains a timing that A/B found regressed; or None if no timing was, or it cannot be explained."""
+    xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; or ""
+    advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; or ""
+    is_advisory_of_timings: bool = False  # only those of timings and memory are advisory; others fail the test
+    outcome: CaseOutcome = "passed"  # what this case made of its test; *advisory*: its test would have failed
+    decision: Decision = ""  # what decided that; "" if it simply passed
+    headline: str = ""  # one line that says why; "" if it simply passed
+    causes: list[Finding] = []  # what may explain that it failed, the most likely first
     test_outcome: Literal["", "passed", "failed", "skipped"] = ""
-    """How pytest reports the test that measured it; empty: the record does not say."""
+    """How pytest reports the test that measured it, or "" if the record does not say."""
     flaky: list[str] = []
-    """Of a test that passed when a plugin ran it again: what ended its earlier attempts, a line each. Else empty."""
+    """What ended earlier attempts of a test that passed when a plugin ran it again, a line each."""
 
     def launches_of(self, verdict: Finding) -> list[LaunchRecord]:
-        """The launches that the verdict's number of this run is of: those of the confirmation where that decided."""
+        """Launches behind the verdict's number of this run: the confirmation's, if that decided."""
         is_confirmed = verdict.statistic.startswith("A/B") or verdict.code in ("cleared", "slower-machine")
         turns = self.confirmation if is_confirmed else None
         return turns.launches if turns is not None and turns.launches else self.launches
@@ -265,7 +265,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_baseline(self) -> bool:
-        """Whether nothing that is judged has one, and no verdict says that it should."""
+        """Whether nothing that is judged has a baseline, and no verdict requires one."""
         judged = [v for v in self.verdicts if METRIC_KINDS[v.better].is_judged]
         may_lack = ("within-bound", "bound")
         needless = [v for v in judged if v.kind == "new" or v.is_undecided or v.code in may_lack]
@@ -273,7 +273,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
 
     @property
     def model(self) -> str:
-        """The model that was compared without a test file, as ``--distbench-model`` names it. Empty: it is a test's."""
+        """Model that was compared without a test file, as ``--distbench-model`` names it; or ""."""
         if not {"model", "layout"} <= self.case.params.keys():
             return ""
         model = str(self.case.params["model"])
@@ -286,42 +286,42 @@ class CaseResult(Record, frozen=True, kw_only=True):
 
 
 def name_in_file(nodeid: str) -> str:
-    """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
+    """A test without its file: ``TestA::test_b[ws2]``. Ids may contain the separators of the name."""
     return nodeid.partition("::")[2] or nodeid
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """The file ``--distbench-json`` writes."""
+    """File that ``--distbench-json`` writes."""
 
     schema: int
     distbench: str  # version of this package
     started: str  # UTC, ISO 8601
     duration_s: float
     commit: str = ""
-    """Of the repository the tests lie in; followed by ``-dirty`` where files differ from it. Empty: it is in none."""
-    branch: str = ""  # that the commit was checked out from, secrets masked; empty: nobody knows
-    pull_request: str = ""  # its number, as the CI system says; empty: it is of none
+    """Commit of the tests' repository, followed by ``-dirty`` if files differ from it; or "" without a repository."""
+    branch: str = ""  # branch that was checked out, secrets masked; "" if unknown
+    pull_request: str = ""  # its number, as the CI system says; or ""
     host: str = ""  # name of the machine that pytest ran on; empty unless addresses were asked for
     command: str = ""  # the command line of pytest, secrets masked
-    settings: dict[str, str] = {}  # what the run was asked for, by option, where that is not the default
+    settings: dict[str, str] = {}  # options of the run that are not the default
     experiment: Experiment = Experiment()
-    """What was stated of it beside what it measured; secrets masked, and addresses unless they were asked for."""
+    """User's statements about the run; secrets masked, and addresses unless they were asked for."""
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]
     remarks: list[Finding] = []  # on the run as a whole
     was_interrupted: bool = False  # pytest ended before its last test
-    failed_besides: int = 0  # tests that failed and have no case that did, and modules that could not be collected
+    failed_besides: int = 0  # failed tests without a failed case, and modules that could not be collected
     record_command: str = ""
-    """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
-    missing: list[EntryName] = []
-    """Stored entries whose test is gone from what was collected: the run fails, unless it is an update."""
-    unused: list[EntryName] | None = None
-    """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""
+    """Command that records the cases without a baseline, secrets masked; "" in files of earlier versions."""
+    missing: list[BaselineName] = []
+    """Baselines whose test is gone from what was collected: the run fails, unless it is an update."""
+    unused: list[BaselineName] | None = None
+    """Baselines that no test used, or None if the run was incomplete or not green."""
 
 
 def number_hosts(result: CaseResult) -> CaseResult:
-    """The case with ``host0``, ``host1`` and so on in the place of names, in the order of the ranks."""
+    """The case with ``host0``, ``host1`` and so on in place of host names, in the order of the ranks."""
     launches = []
     for launch in result.launches:
         numbers = {name: f"host{number}" for number, name in enumerate(dict.fromkeys(launch.hosts))}
@@ -330,7 +330,7 @@ def number_hosts(result: CaseResult) -> CaseResult:
 
 
 def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """The same cases; where tests of several files have one name, with as much of the path as tells them apart."""
+    """The same cases; tests of one name in several files get as much of the path as distinguishes them."""
     files: dict[str, set[str]] = {}
     for result in results:
         files.setdefault(result.case.function, set()).add(result.case.test.partition("::")[0])
@@ -344,7 +344,6 @@ def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:
 
 
 def _shortest_ends(paths: Iterable[str]) -> dict[str, str]:
-    """Path -> the fewest parts at its end that no other of these paths ends with."""
     parts = {path: PurePosixPath(path).parts for path in paths}
     ends = {}
     for path, own in parts.items():

@@ -1,6 +1,6 @@
-"""What a user may choose: the values and limits, the defaults, and the check of an argument.
+"""Values and limits that a user may choose, their defaults, and the check of an argument.
 
-Shared by options, markers, tests, plans, ranks and the commands. Needs no msgspec: options are declared in every run.
+Options, markers, tests, plans, ranks and commands share them. Needs no msgspec: options are declared in every run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Update = Literal["new", "failed", "changed", "all"]
 UPDATES: tuple[Update, ...] = get_args(Update)
 
 Confirm = Literal["auto", "always", "off"]
-"""Which comparisons with a baseline are confirmed by interleaved A/B with its baseline commit."""
+"""Comparisons with a baseline that are confirmed by interleaved A/B with its baseline commit."""
 
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
-CONFIRM_BUDGET_S = 60.0  # seconds of a run that go into that
+CONFIRM_BUDGET_S = 60.0  # seconds of a run that go into confirmation
 
 NoBaseline = Literal["warn", "fail", "skip"]  # what a case without a baseline does to its test
 
@@ -33,7 +33,7 @@ TracedCases = Literal["regressed", "all", "regressed:ranks", "all:ranks"]
 TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
 
 Mode = Literal["per-iteration", "batch", "graph"]
-"""What one timing covers: each iteration, a batch of iterations, or replays of a CUDA graph."""
+"""Extent of one timing: an iteration, a batch of iterations, or replays of a CUDA graph."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -54,7 +54,7 @@ MOST_TOLERANCE = 5.0  # a number that may become six times as large is not judge
 TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05 or 5%"
 
 ANY_PLATFORM = "any"
-"""Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
+"""Platform of the ``fake`` backend's baselines: what a program sends does not depend on the hardware it runs on."""
 
 LARGEST_WHOLE = 2**53  # up to here JSON's numbers, which are float64, hold every whole number
 
@@ -70,18 +70,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Generic[T]):
-    """A kind of arguments.
+    """Kind of argument.
 
     Attributes:
-        words: what is wanted, behind that word.
-        take: a value as it is used; None: it is not of this kind.
+        words: what is wanted, in the message after that word.
+        take: converts a value to what is used; None if it is not of this kind.
     """
 
     words: str
     take: Callable[[Any], T | None]
 
     def __call__(self, name: str, value: object) -> T:
-        """The value of an argument as it is used.
+        """Return the value of an argument as it is used.
 
         Raises:
             ConfigurationError: it is not of this kind; the message has its name, itself and what was wanted.
@@ -92,7 +92,7 @@ class Wanted(Generic[T]):
         return found
 
     def plain(self) -> Wanted[T]:
-        """Python's own numbers alone: those of numpy are lost on their way to another process."""
+        """The same for Python's own numbers alone: those of numpy are lost on their way to another process."""
         return Wanted(self.words, lambda value: self.take(value) if isinstance(value, int | float) else None)
 
 

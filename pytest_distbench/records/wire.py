@@ -1,12 +1,12 @@
-"""What a rank and its site say to each other, in events, and how long a rank waits for what.
+"""Messages between a rank and its site, as events, and how long a rank waits for what.
 
-There is one Unix socket per launch, a JSON line per event, and requests are a byte. Other events several processes
-append to one file, line by line, and a record keeps them.
+Each launch has one Unix socket, with a JSON line per event; requests are a byte. Several processes append other events
+to one file, line by line, and a record keeps them.
 
-The waits are shares of the launch's time: they nest, so that the inner one explains. gloo raises where a rank has
-waited too long, and the traceback tells where: that comes before the launch's own end. NCCL does not raise. Its
-watchdog ends the process a minute later (``launch/evidence.py``), and with it the stacks and the recorder that tell
-which rank is missing: under NCCL the launch's own end comes first.
+The waits are shares of the launch's time: they nest, so that the inner one explains. gloo raises if a rank has waited
+too long, and the traceback says where: that comes before the launch's own end. NCCL does not raise. Its watchdog ends
+the process a minute later (``launch/evidence.py``), and with it the stacks and the recorder that show which rank is
+missing: under NCCL the launch's own end comes first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pytest_distbench.records.record import Record
 
 
 class Event(Record, frozen=True, kw_only=True):
-    """Something that happened in a launch. A fact of it is read as an attribute: ``event.step``."""
+    """Something that happened in a launch. Facts are read as attributes: ``event.step``."""
 
     t: float
-    """Seconds: in a file CLOCK_MONOTONIC, which all processes of a host share; in a record since its clock began."""
+    """Seconds: in a file CLOCK_MONOTONIC, which all processes of a host share; in a record, since its beginning."""
     what: str
-    slot: int = -1  # the slot, or the rank, where it happened; -1: it is of the whole launch
-    facts: dict[str, Any] = {}  # JSON values by name; what happened has a row somewhere that says which
+    slot: int = -1  # the slot, or the rank, where it happened; -1: the whole launch
+    facts: dict[str, Any] = {}  # JSON values by name; which ones depends on ``what``
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -40,7 +40,7 @@ class Event(Record, frozen=True, kw_only=True):
 
 
 def append(path: Path, event: Event) -> None:
-    """Append an event, in one write: it is whole or not there, and lines of several processes do not mix."""
+    """Append an event in one write: it is whole or absent, and lines of several processes do not mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, msgspec.json.encode(event) + b"\n")
@@ -59,7 +59,8 @@ class EventReader:
         self._offset = 0
 
     def read(self) -> list[Event]:
-        """The events since the last call. What is not whole is read when it is; what is no event is passed over."""
+        """Return the events since the last call. A partial line waits until it is complete; invalid lines are
+        skipped."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -84,8 +85,8 @@ def read_events(path: Path) -> list[Event]:
 SESSION_VARIABLE = "DISTBENCH_SESSION"  # in the environment of every process any launcher of this pytest session starts
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Makes a rank write the Python stacks of its threads to :meth:`LaunchFiles.stacks`, also while it is
-blocked in a collective."""
+"""Signal that makes a rank write its Python stacks to :meth:`LaunchFiles.stacks`, even while blocked in a
+collective."""
 
 TURN_REQUEST = b"g"  # byte to a rank: it is your group's turn; the answer to the event ``turn``
 
@@ -96,11 +97,11 @@ ALL_JOINED = b"j"  # byte to a rank: every rank has begun its body, so that none
 FLIGHT_REQUEST = b"f"  # byte to a rank: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`
 
 _CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
-"""In the command lines of Python's resource trackers and of torch's manager of shared files."""
+"""Parts of the command lines of Python's resource trackers and of torch's manager of shared files."""
 
 
 def cleans_up(command_line: bytes) -> bool:
-    """Whether a process removes what others leave behind, once they have ended. Who kills it first leaves it for ever.
+    """Whether a process removes what others leave behind, once they have ended; killed first, it leaves that for ever.
 
     Args:
         command_line: as /proc/PID/cmdline has it.
@@ -113,11 +114,11 @@ XFAILED = "XFailed"  # name of the exception pytest.xfail raises; a rank that do
 _LONGEST_ADDRESS = 100
 
 RankWord = Literal["hello", "phase", "progress", "failed", "skipped", "done", "remark", "turn"]
-"""What an event says that a rank sends."""
+"""Kinds of event that a rank sends."""
 
 
 def rank_event(what: RankWord, rank: int, at: float, text: str = "") -> Event:
-    """One line from a rank: at CLOCK_MONOTONIC seconds, the rank's, and in the controller the controller's.
+    """Make an event of a rank at CLOCK_MONOTONIC seconds: the rank's, and in the controller the controller's.
 
     ``text`` is the phase, what to show as progress, or what a rank that passed could not end.
     """
@@ -125,7 +126,7 @@ def rank_event(what: RankWord, rank: int, at: float, text: str = "") -> Event:
 
 
 class Lines:
-    """The lines in a stream of bytes, whole ones only. A line of any length is put together once."""
+    """Splits a stream of bytes into whole lines. A line of any length is put together once."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -175,12 +176,12 @@ _YES = ("1", "y", "yes", "t", "true")
 
 
 def start_s(ranks: int) -> float:
-    """Seconds that ranks may need to come up, besides the launch's: torchrun imports torch in each of them."""
+    """Seconds that ranks may need to start, besides the launch's: torchrun imports torch in each of them."""
     return _START_S + ranks / _RANKS_A_SECOND
 
 
 def store_s(timeout_s: float) -> float:
-    """Seconds a rank waits for the others to meet, of the launch's seconds."""
+    """Seconds of the launch's time that a rank waits for the others to meet."""
     return timeout_s * _STORE_SHARE
 
 
@@ -192,5 +193,5 @@ def collective_s(backend: str, timeout_s: float, variables: Mapping[str, str]) -
 
 
 def heartbeat_s(timeout_s: float) -> float:
-    """Seconds after which a watchdog of NCCL's that makes no progress itself ends the rank: not before the launch."""
+    """Seconds after which a stuck NCCL watchdog ends its rank: not before the launch's end."""
     return max(_HEARTBEAT_S, timeout_s + _BEYOND_S)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_EXACT, FEWEST_LAUNCHES, sensitivity_lines
 from pytest_distbench.judging.outcome import COMMUNICATION_CHANGED, state_of, why_failed, why_number
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import software_changes, worst
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
 from pytest_distbench.judging.words import change, metric_text
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import BaselineName
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import FINGERPRINT, WALL_TIME
@@ -67,14 +67,14 @@ def summary_lines(
     if results:
         lines += [*counts(results, took_s=took_s), *undecided]
     lines += lines_of(r for r in remarks if r.code == "learning" or (r.code == "learning-known" and verbosity > 0))
-    lines += _not_judged(compared, lambda v: v.row.is_told and v not in explained, by_text=verbosity > 0)
+    lines += _not_judged(compared, lambda v: v.row.is_reported and v not in explained, by_text=verbosity > 0)
     besides = [r for r in updated if r.update != "completed"]
     lines += _not_judged(
         besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0
     )
     lines += run_lines(results, remarks)
     found = {verdict.code for result in compared for verdict in result.verdicts if verdict.is_judged}
-    asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
+    asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_reported)]
     lines += [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
     has_failed = any(result.launches[-1].outcome == "failed" for result in results)  # that is to be mended first
     steps = [] if has_failed else next_steps(compared, commands)
@@ -135,7 +135,7 @@ def ending_lines(record: RunRecord) -> list[Line]:
     return [Line(text, "failure") for text in lines]
 
 
-def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
+def unused_lines(unused: Sequence[BaselineName], *, pruned: bool) -> list[Line]:
     if not unused:
         return []
     count = f"{len(unused)} {'baseline was' if len(unused) == 1 else 'baselines were'} not used"
@@ -146,7 +146,7 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
 
 
 def missing_lines(
-    missing: Mapping[EntryName, str], results: Sequence[CaseResult], *, folder: Path, fails: bool
+    missing: Mapping[BaselineName, str], results: Sequence[CaseResult], *, folder: Path, fails: bool
 ) -> list[Line]:
     """Lines on baselines whose test is gone, with commands that move or delete them; ``missing``: name -> old test."""
     if not missing:
@@ -326,10 +326,10 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
     # How many suspicious timings interleaved A/B has cleared, and what that took.
     cleared = [r.confirmation for r in results if r.confirmation and any(v.code == "cleared" for v in r.verdicts)]
     for how, group in (
-        ("interleaved A/B with", [c for c in cleared if c.references]),
-        ("further launches, as the code is still that of", [c for c in cleared if not c.references]),
+        ("interleaved A/B with", [c for c in cleared if c.baselines]),
+        ("further launches, as the code is still that of", [c for c in cleared if not c.baselines]),
     ):
-        launches = sum(len(c.launches) + len(c.references) + len(c.controls) for c in group)
+        launches = sum(len(c.launches) + len(c.baselines) + len(c.controls) for c in group)
         revisions = ", ".join(dict.fromkeys(c.revision for c in group))
         cost = f"({launches} launches, {about(sum(c.took_s for c in group))})"
         if group:
@@ -346,7 +346,7 @@ def _compared(results: Sequence[CaseResult]) -> str:
     }
     noisy = {
         "memory": any(METRIC_KINDS[v.better].is_memory for v in judged),
-        "timings": any(is_clock(v, v.unit) for v in judged),
+        "timings": any(is_timing(v, v.unit) for v in judged),
     }
     parts = [(exact, "unchanged"), (noisy, "within their thresholds")]
     named = [([word for word, has in names.items() if has], what) for names, what in parts]

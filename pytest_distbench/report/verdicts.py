@@ -21,13 +21,13 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.comparison import unjudged, value_by
 from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.fingerprint_rule import communication_texts
-from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
+from pytest_distbench.judging.outcome import LONGEST_LINE, detection, injected_ratio, launch_headline, representative
 from pytest_distbench.judging.places import calls_text, rank_text
 from pytest_distbench.judging.terms import software_changes
-from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
+from pytest_distbench.judging.words import baseline, change, current, metric_text, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS, how_started
 from pytest_distbench.machine.secrets import mask_text
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import BaselineName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -213,7 +213,7 @@ def control_table(results: Sequence[CaseResult]) -> list[Line]:
         control = result.control
         if control is None or control.why_not:
             continue
-        shown = telling(control)
+        shown = representative(control)
         more = f" and {len(control.verdicts) - 1} more" if len(control.verdicts) > 1 else ""
         severities.append("plain" if control.found else "doubt")
         rows.append(
@@ -222,7 +222,7 @@ def control_table(results: Sequence[CaseResult]) -> list[Line]:
                 result.case.title,
                 f"{metric_text(shown)}{more}",
                 detection(control),
-                format_change(planted_ratio(control, shown)),
+                format_change(injected_ratio(control, shown)),
                 format_change(shown.ratio) if shown.ratio is not None else "-",
                 str(control.launches),
                 f"{control.took_s:.1f} s",
@@ -390,7 +390,7 @@ def _why_not_accepted(result: CaseResult) -> str:
     return ""
 
 
-def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
+def lost_text(names: Sequence[BaselineName], paths: Sequence[str], *, folder: str, command: str) -> str:
     cases = [name.key for name in names]
     more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
     parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
@@ -422,7 +422,7 @@ def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
         lines = [f"baseline   {shown}{commit}", f"           {_versions(stored)}"]
     else:
         lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
-    if (turns := result.confirmation) is not None and turns.references:
+    if (turns := result.confirmation) is not None and turns.baselines:
         sides_of = f"candidate ({short(turns.here)}) and twice {turns.revision}, the baseline commit"
         lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {about(turns.took_s)}")
     return lines + ([f"differs    {what}" for what in software_changes(stored, current)] if stored else [])
@@ -443,7 +443,7 @@ def _not_found(result: CaseResult, command: str) -> list[str]:
     rows = [
         (
             metric_text(v),
-            format_change(planted_ratio(control, v)),
+            format_change(injected_ratio(control, v)),
             format_change(v.ratio) if v.ratio is not None else "-",
             f"+{v.threshold:.1%}" if v.threshold is not None else "-",
             f"+{v.mde:.1%}" if v.mde is not None and math.isfinite(v.mde) else "-",
@@ -514,7 +514,7 @@ def _text(case: CaseResult, verdict: Finding) -> str:
     stored = f"{case.update} baseline" if case.is_written else ""
     without = "" if stored else "no baseline"
     answer = ": ".join(filter(None, [without if verdict.kind == "new" else verdict.kind, judgement]))
-    compared = f"baseline {reference(verdict)}" if verdict.baseline is not None else ""
+    compared = f"baseline {baseline(verdict)}" if verdict.baseline is not None else ""
     return ", ".join(filter(None, [value, answer, compared, stored, statistic_text(verdict)]))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.places import compare_places
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.judging.words import metric_text
@@ -51,7 +51,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
     """Whether a case that has its verdicts is to get a trace; one whose regression was expected is as it should be."""
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
-    slower = [v for v in result.verdicts if v.kind == "regressed" and (is_clock(v, v.unit) or v.unit == "s")]
+    slower = [v for v in result.verdicts if v.kind == "regressed" and (is_timing(v, v.unit) or v.unit == "s")]
     return settings.trace in ("all", "all:ranks") or (bool(slower) and not result.xfail_perf)
 
 
@@ -134,7 +134,7 @@ def explain_places(
 
 def _slower_by_ab(result: CaseResult) -> list[Finding]:
     regressed = [v for v in result.verdicts if v.kind == "regressed" and v.statistic.startswith("A/B")]
-    return [v for v in regressed if is_clock(v, v.unit) or v.unit == "s"]
+    return [v for v in regressed if is_timing(v, v.unit) or v.unit == "s"]
 
 
 def _other_side(session: Session, request: CaseRequest, source: Source, rerun: Rerun | None) -> Variant | None:
@@ -162,7 +162,7 @@ def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] =
     return [
         m.key
         for m in launch.measurements
-        if is_clock(m, m.unit) and m.is_judged and terms.wants(m.name) and m.name not in left_out
+        if is_timing(m, m.unit) and m.is_judged and terms.wants(m.name) and m.name not in left_out
     ]
 
 

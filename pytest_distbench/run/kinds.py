@@ -242,7 +242,7 @@ class GpusAround(Around):
                     for i, m in enumerate(measurements):
                         if "busbw_factor" in m.facts:
                             measurements[i] = replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE})
-                return replace(record, gpu_witnesses=witnesses, measurements=measurements, remarks=remarks)
+                return replace(record, gpu_reports=witnesses, measurements=measurements, remarks=remarks)
 
             yield describe
 

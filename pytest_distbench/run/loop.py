@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
-from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
+from pytest_distbench.machine.locks import alone_on_this_host, lease, with_others_on_this_host
+from pytest_distbench.records.case import RANKS, BaselineName, Case, Conditions
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
@@ -30,7 +30,7 @@ from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import SPACING_S, Launches, Made, Pacer, PairedLaunches, Reference, Source, take_turns
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
 
@@ -84,8 +84,8 @@ class Session:
         )
 
     @functools.cached_property
-    def store(self) -> BaselineStore:
-        return BaselineStore(self.settings.baselines, self.hardware.platform)
+    def store(self) -> Baselines:
+        return Baselines(self.settings.baselines, self.hardware.platform)
 
     def environment(self, software: dict[str, str]) -> Environment:
         return replace(
@@ -104,7 +104,7 @@ class Session:
 
         def count_of(test: str) -> int:
             wanted, count = of_test[test], 0
-            for key, entry in self.store.entries(test, test_ids={case_id for case_id, _ in wanted}).items():
+            for key, entry in self.store.of_test(test, test_ids={case_id for case_id, _ in wanted}).items():
                 ids = {case_id for case_id, backend in wanted if backend == entry.conditions.backend}
                 if self._may_measure(entry.conditions) and entry.is_of(ids, key):
                     count += sum(metric[0].is_noisy for metric in entry.metrics.values())
@@ -194,7 +194,7 @@ class Session:
         return self.stored(request)
 
     def stored(self, request: CaseRequest) -> Stored:
-        entry = self.store.entry(request.case.test, request.case.key)
+        entry = self.store.read(request.case.test, request.case.key)
         return Stored(
             request,
             store=self.store,
@@ -210,7 +210,7 @@ class Session:
         """Whether this run measures cases of these conditions: of ranks, those that its launcher starts."""
         return conditions.kind != RANKS or conditions.launcher == self.settings.launcher
 
-    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[EntryName]:
+    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[BaselineName]:
         """The entries of a test, as it ran now, that none of its calls has measured or judged.
 
         None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. Nor are
@@ -226,12 +226,12 @@ class Session:
         arounds = [case.conditions.around for case in used]
         lost = [
             key
-            for key, entry in self.store.entries(test, test_ids=[case_id]).items()
+            for key, entry in self.store.of_test(test, test_ids=[case_id]).items()
             if key not in keys and entry.holds_numbers and entry.conditions.backend == backend
             if self._may_measure(entry.conditions) and not (entry.conditions.engine and had_engine)
             if entry.conditions.around in arounds or not (arounds or entry.conditions.around)
         ]
-        return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
+        return [BaselineName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
         findings = None if reference.judges_timings else self._decide_without_timings(request, source, reference)
@@ -325,7 +325,7 @@ class Session:
         is_alone = True
         with contextlib.ExitStack() as held:
             if takes_host and self.settings.fake_rank is None:
-                of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
+                of_host = with_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 is_alone = held.enter_context(of_host(on_wait=tell, waits=waits))
                 held.enter_context(lease(gpus, on_wait=tell))
                 held.enter_context(self.launching.in_turns(is_alone=is_alone))

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.case import Beside, compare
+from pytest_distbench.judging.case import Pairs, compare
 from pytest_distbench.judging.entry import (
     are_enough,
     is_wanted,
     judged_by_bounds_alone,
-    make_entry,
+    make_baseline,
     norm_of,
     only_judges,
     phases_of,
@@ -29,12 +29,12 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSide
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 
 Pending = tuple[Case, BaselineEntry]  # an entry that an update will write
 
@@ -49,7 +49,7 @@ class Stored(Reference):
     """
 
     request: CaseRequest
-    store: BaselineStore
+    store: Baselines
     entry: BaselineEntry | None
     comparisons: int
     update: Update | None
@@ -78,7 +78,7 @@ class Stored(Reference):
         return WALL_TIME in by_hand or self.request.terms.judge_timings([m for m, *_ in self.entry.metrics.values()])
 
     def judges_timings_of(self, launch: LaunchRecord) -> bool:
-        return self.request.terms.judge_timings(launch.measurements, has_reference=self.has_numbers)
+        return self.request.terms.judge_timings(launch.measurements, has_baseline=self.has_numbers)
 
     def _lacking(self, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
         """What an update adds to an entry that it otherwise leaves as it is."""
@@ -134,9 +134,9 @@ class Stored(Reference):
     def path(self) -> Path:
         return self.store.path(self.request.case.test, self.request.case.key)
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSide:
         del source
-        found = ReferenceRecord(kind="stored", path=str(self.path))
+        found = OtherSide(kind="stored", path=str(self.path))
         if (entry := self.entry) is None:
             return found
         return replace(
@@ -165,7 +165,7 @@ class Stored(Reference):
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         if self._known is not None and lacking:
-            more = make_entry(case, lacking, self._known.software, before=self._known)
+            more = make_baseline(case, lacking, self._known.software, before=self._known)
             metrics, fingerprints = self._known.metrics | more.metrics, self._known.fingerprints | more.fingerprints
             made, done = replace(self._known, metrics=metrics, fingerprints=fingerprints), "completed"
             keys = {measured.key for launch in lacking for measured in launch.measurements}
@@ -173,7 +173,7 @@ class Stored(Reference):
         elif not is_wanted(self.update, result.verdicts, is_new=self._known is None):
             return replace(result, update="kept")
         else:
-            made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
+            made = make_baseline(case, result.launches, result.launches[0].software, before=self.entry)
             has_moved = is_wanted("changed", result.verdicts, is_new=False)
             done = "new" if self._known is None else "changed" if has_moved else "rewritten"
         self.pending.append((case, made))
@@ -210,17 +210,14 @@ class Paired(Reference):
             absent = "no-baseline", source.alone
             return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
         references = [replace(r, software=self._software(source)) for r in source.references]
-        beside = Beside(
-            references=references,
-            looks=self.numbers,
-            tolerance_of=lambda metric: self.tolerance,
-            is_judge=self.is_judge,
+        beside = Pairs(
+            baseline=references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance, is_judge=self.is_judge
         )
-        return compare(terms, case, source.launches, beside=beside, comparisons=self.cases)
+        return compare(terms, case, source.launches, paired=beside, comparisons=self.cases)
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSide:
         references = source.references
-        return ReferenceRecord(
+        return OtherSide(
             kind="paired",
             name=self.name,
             software=self._software(source) if references else {},
@@ -246,5 +243,5 @@ class Nothing(Reference):
         absent = "unavailable", self.reason
         return compare(self.request.terms, self.request.case, source.launches, comparisons=1, absent=absent)
 
-    def record(self, source: Source) -> ReferenceRecord:
-        return ReferenceRecord(kind="nothing", launches=list(source.references))
+    def record(self, source: Source) -> OtherSide:
+        return OtherSide(kind="nothing", launches=list(source.references))

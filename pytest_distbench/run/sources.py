@@ -20,7 +20,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import FINGERPRINT, LARGEST_NUMBER, AskedBound, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSide
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.units import as_float, why_impossible
 
@@ -180,7 +180,7 @@ class Reference:
             return []
         check_measured(self.bounds(), source.launches, terms.largest_message)
         asked, beside = [*terms.bounds, *self.bounds()], source.references
-        findings = judge_bounds(findings, source.launches, asked, references=beside)
+        findings = judge_bounds(findings, source.launches, asked, baseline=beside)
         reason = certain_failure(findings)
         return [closed(f, reason) if reason and f.is_open else f for f in findings]
 
@@ -209,7 +209,7 @@ class Reference:
                 only = []  # it is of all that is measured
         return findings
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSide:
         """What the record of the case says of it."""
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
-"""Changes of the store: what differs between two versions of it, folders or git revisions, and what a run proposes.
+"""Changes of baselines: the difference between two versions, folders or git revisions, and what a run proposes.
 
-New fields of an entry need no change here.
+New fields of a baseline need no change here.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pytest_distbench.judging.entry import (
     FEWEST_LAUNCHES,
     is_wanted,
     judged_by_bounds_alone,
-    make_entry,
+    make_baseline,
     why_not_storable,
 )
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.terms import by_metric
-from pytest_distbench.records.case import BaselineEntry, EntryName
+from pytest_distbench.records.case import BaselineEntry, BaselineName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, Baselines
 from pytest_distbench.store.entries import Choice
 from pytest_distbench.units import quantity
 
@@ -41,7 +41,7 @@ _LONGEST_VALUE = 60
 
 
 def worse_by(change: Finding) -> float:
-    """How much worse a number became, as a logarithm: negative is better. Infinite where a ratio does not say it."""
+    """Logarithm by which a number became worse, negative if better; infinite without a ratio."""
     if change.baseline == change.current:
         return 0.0
     kind = METRIC_KINDS[change.better]
@@ -50,14 +50,14 @@ def worse_by(change: Finding) -> float:
     return math.log(change.ratio) * (kind.sign or 1)
 
 
-class EntryChange(Record, frozen=True, kw_only=True):
-    name: EntryName
+class BaselineChange(Record, frozen=True, kw_only=True):
+    name: BaselineName
     kind: Literal["new", "removed", "changed"]
-    metrics: list[Finding]  # the medians of those whose launches differ; of exact numbers, those whose values do
+    metrics: list[Finding]  # medians of those whose launches differ; of exact numbers, those whose values do
     notes: list[str]  # every other field that differs: ``software.torch 2.12.0 -> 2.13.0``
 
 
-def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange | None:
+def baseline_change(name: BaselineName, old: BaselineEntry | None, new: BaselineEntry | None) -> BaselineChange | None:
     if old == new:
         return None
     metrics = []
@@ -76,7 +76,7 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
                     launches=len(after),
                 )
             )
-    return EntryChange(
+    return BaselineChange(
         name=name,
         kind="new" if old is None else "removed" if new is None else "changed",
         metrics=metrics,
@@ -85,7 +85,6 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
 
 
 def _what_counts(metric: Sequence[Sample]) -> object:
-    """What must be equal: of exact numbers it does not matter how often they were seen."""
     values = [m.value for m in metric]
     return set(values) if metric and METRIC_KINDS[metric[0].better].is_exact else values
 
@@ -101,7 +100,7 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
 
 
 def _columns(metric: Sequence[Sample]) -> dict[str, Any]:
-    """The fields of samples and of their spreads but for the values: one value where all launches have the same."""
+    """Fields of samples and of their spreads without the values: one value if all launches have the same."""
     rows = [
         {field: getattr(sample, field) for field in Sample.__struct_fields__ if field not in ("value", "spread")}
         | msgspec.to_builtins(sample.spread or {})
@@ -117,8 +116,8 @@ def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             yield from _difference(f"{field}.{key}", old.get(key), new.get(key))
-    elif isinstance(old, Fingerprint) and isinstance(new, Fingerprint) and (told := differences(old, new)):
-        yield from (f"{field}: {line}" for line in told)
+    elif isinstance(old, Fingerprint) and isinstance(new, Fingerprint) and (lines := differences(old, new)):
+        yield from (f"{field}: {line}" for line in lines)
     elif isinstance(old, Record) and isinstance(new, Record):
         yield from _difference(field, msgspec.structs.asdict(old), msgspec.structs.asdict(new))
     else:
@@ -137,7 +136,7 @@ class FolderVersion:
         self._folder = folder
 
     def paths(self) -> set[str]:
-        stores = [BaselineStore(self._folder, platform) for platform in BaselineStore(self._folder, "").platforms()]
+        stores = [Baselines(self._folder, platform) for platform in Baselines(self._folder, "").platforms()]
         start = len(str(self._folder / "x")) - 1
         return {str(path)[start:] for store in stores for path in store.files()}
 
@@ -146,7 +145,7 @@ class FolderVersion:
 
 
 class RevisionVersion:
-    """The store at a git revision. One ``git cat-file`` serves all of its files."""
+    """Baselines at a git revision. One ``git cat-file`` serves all of its files."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
@@ -193,11 +192,13 @@ class RevisionVersion:
         return done.stdout.removesuffix("\n") if done.returncode == 0 else None
 
 
-Version = FolderVersion | RevisionVersion  # files of a store at one point in time, by path below it
+Version = FolderVersion | RevisionVersion  # baseline files at one point in time, by path below their directory
 
 
-def changes_between(old: Version, new: Version, choice: Choice, *, platform: str = "") -> tuple[list[EntryChange], int]:
-    """What differs between two versions, and how many entries are the same in both."""
+def changes_between(
+    old: Version, new: Version, choice: Choice, *, platform: str = ""
+) -> tuple[list[BaselineChange], int]:
+    """What differs between two versions, and the number of baselines that are the same in both."""
     before, after = old.paths(), new.paths()
     changes, unchanged = [], 0
     for path in sorted(before | after):
@@ -210,7 +211,7 @@ def changes_between(old: Version, new: Version, choice: Choice, *, platform: str
         known = now or then
         if known is None or not choice(known.name):
             continue
-        change = entry_change(known.name, then.entry if then else None, now.entry if now else None)
+        change = baseline_change(known.name, then.entry if then else None, now.entry if now else None)
         if change is None:
             unchanged += 1
         else:
@@ -223,11 +224,11 @@ def _parse(data: bytes | None, path: str) -> BaselineFile | None:
 
 
 class NotABaseline(DistbenchError):
-    """These numbers must not be stored; the text says why and what to do."""
+    """Numbers that must not be stored; the text says why and what to do."""
 
 
 def why_test_did_not_pass(results: Iterable[CaseResult]) -> dict[str, str]:
-    """Node id -> why no number of this test may be stored, of the tests that failed by more than their verdicts.
+    """Node id -> why no number of this test may be stored, for tests that failed by more than their verdicts.
 
     An update writes nothing of such a test either. A test that failed because a case regressed is what is accepted.
     """
@@ -248,20 +249,23 @@ def _why_it_did_not_pass(cases: Sequence[CaseResult]) -> str:
     return "its test was skipped after it was measured" if outcome == "skipped" else ""
 
 
-def propose_entry(
+def propose_baseline(
     result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool, did_not_pass: str = ""
 ) -> BaselineEntry | None:
-    """The entry that takes the place of ``stored``; None where the mode does not want this case.
+    """The baseline that replaces ``stored``, or None if the mode does not want this case.
 
-    A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
-    one. Metrics that did not change keep what is stored, unless all are asked for. One that did is refused where it has
-    noise and too few launches to know it; what is exact, or of a seeded training, has none.
+    A run adds launches only for the metrics that are open, so some metrics of a case have five values and others one.
+    Metrics that did not change keep what is stored, unless all are asked for. A changed one with noise is refused if it
+    has too few launches to estimate that; an exact one, or one of a seeded training, has none.
+
+    Raises:
+        NotABaseline: the run's numbers must not be stored.
     """
     _check_origin(result)
     if did_not_pass:
         raise NotABaseline(f"{did_not_pass}; fix it, and measure again")
     is_new = stored is None or not stored.holds_numbers
-    if result.reference.kind == "paired" and any(_moved_or_new(verdict) for verdict in result.verdicts):
+    if result.reference.kind == "paired" and any(_changed_or_new(verdict) for verdict in result.verdicts):
         raise NotABaseline(
             f"it was compared with {result.reference.name} by interleaved A/B, and not with its baseline: measure it "
             "without --distbench-against, by --distbench-update"
@@ -275,7 +279,7 @@ def propose_entry(
         raise NotABaseline(f"{newer} since this run compared with it: measure again, or accept it with --force")
     if why := why_not_storable(result.launches, fewest=1):
         raise NotABaseline(why)
-    made = make_entry(result.case, result.launches, result.environment.software, before=stored)
+    made = make_baseline(result.case, result.launches, result.environment.software, before=stored)
     known = stored if stored is not None and stored.workload == made.workload else None
     if known is None or (force and mode == "all") or result.update in ("new", "changed", "rewritten"):
         return made if force or result.update else _checked(result, made, {}, {})
@@ -295,19 +299,18 @@ def propose_entry(
             unsure[key] = f
     checked = _checked(result, made, kept, known.metrics, force=force)
     if any(metric[0].is_noisy for metric in kept.values()):  # what explains their noise stays with them
-        checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
+        checked = replace(checked, **{name: getattr(known, name) for name in _OF_TIMINGS})
     return replace(checked, fingerprints=made.fingerprints | unsure)
 
 
 def _newer(result: CaseResult, stored: BaselineEntry) -> str:
-    """What was recorded after the baseline that a run has compared with, in a clause; "" if nothing was."""
     then = result.reference.metrics
     if not then and stored.holds_numbers and all(v.kind == "new" for v in result.verdicts if v.is_judged):
         return "its baseline was recorded"
     found = by_metric(result.launches)
-    moved = {verdict.metric for verdict in result.verdicts if _moved_or_new(verdict)}
+    changed = {verdict.metric for verdict in result.verdicts if _changed_or_new(verdict)}
     for key, metric in stored.metrics.items():
-        if key not in moved:
+        if key not in changed:
             continue
         is_own = _what_counts(metric) == _what_counts(found.get(key, ()))
         if key in then and not is_own and _what_counts(then[key]) != _what_counts(metric):
@@ -317,22 +320,21 @@ def _newer(result: CaseResult, stored: BaselineEntry) -> str:
 
 
 def _is_kept(verdict: Finding | None, known: Sequence[Sample], made: Sequence[Sample], *, few: bool) -> bool:
-    """Whether what is stored of a metric stays: it has not changed, or nobody could tell.
+    """Whether what is stored of a metric stays: it has not changed, or nobody knows.
 
-    A number of a training that is not what is stored was not judged for itself where the training's losses changed: it
-    is another one with them.
+    A number of a training that differs was not judged for itself if the losses changed: it changed with them.
     """
-    if not few or (verdict is not None and _moved_or_new(verdict)):
+    if not few or (verdict is not None and _changed_or_new(verdict)):
         return False
-    is_told = verdict is not None and verdict.kind == "unchanged" and verdict.row.is_answer
+    is_known = verdict is not None and verdict.kind == "unchanged" and verdict.row.is_answer
     return (
-        is_told
+        is_known
         or not METRIC_KINDS[made[0].better].is_of_training
         or ({m.value for m in made} <= {m.value for m in known})
     )
 
 
-_OF_CLOCKS = ("foreign_cores", "foreign_wanted", "crowding", "phases", "gpu_norm", "launch_s")
+_OF_TIMINGS = ("foreign_cores", "foreign_wanted", "crowding", "phases", "gpu_norm", "launch_s")
 
 
 def _checked(
@@ -360,10 +362,9 @@ def _checked(
 
 
 def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
-    """The launches that it takes to know a metric.
+    """Fewest launches that it takes to know a metric.
 
-    A number of a seeded training repeats: one is enough where the stored ones have shown that it does, else two that
-    agree.
+    A number of a seeded training repeats: one is enough if the stored ones show that, else two that agree.
     """
     if METRIC_KINDS[made[0].better].needs_few_launches:
         return 1
@@ -376,7 +377,7 @@ def _repeats(metric: Sequence[Sample]) -> bool:
     return not metric[0].is_noisy and all((m.value, m.values) == (metric[0].value, metric[0].values) for m in metric)
 
 
-def _moved_or_new(verdict: Finding) -> bool:
+def _changed_or_new(verdict: Finding) -> bool:
     return verdict.is_judged and verdict.row.updates
 
 
@@ -394,7 +395,7 @@ def _check_origin(result: CaseResult) -> None:
 
 
 def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
-    """Refuse what is beyond a bound: one that the run knew, or one that was set in the store since."""
+    """Refuse what violates a bound, of the run or set in the baseline file since."""
     asked = [(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()]
     try:
         judged = judge_bounds(result.verdicts, result.launches, asked)

@@ -1,8 +1,8 @@
-"""The store of baselines, made for reading diffs and merging, and which commits recorded what is in it.
+"""Baseline files, made for reading diffs and merging, and the commits that recorded what is in them.
 
 ``<folder>/<platform>/<suite path>/<test function>/<case>.json``: keys sorted, one list a line, four significant digits,
-no time stamps. A file of its own per case is what makes the store safe without a lock: two runs, or two git branches,
-that record different cases never touch the same file, and each file is replaced whole by one rename.
+no time stamps. A file per case makes them safe without a lock: two runs, or two git branches, that record different
+cases never touch the same file, and each file is replaced whole by one rename.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, EntryName, beginnings
+from pytest_distbench.records.case import BaselineEntry, BaselineName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import metric_key, metric_name
 from pytest_distbench.records.record import Record
@@ -30,14 +30,14 @@ from pytest_distbench.store.files import FileKind, lay_out, read_each
 
 SCHEMA = 3  # version of the file format
 
-MAX_FILE_BYTES = 16 * 2**20  # a larger file is not a baseline: it is refused before it is read, and never written
+MAX_FILE_BYTES = 16 * 2**20  # a larger file is refused before it is read, and never written
 
 _LONGEST_NAME = 200  # bytes of one name; file systems take 255, and a draft's name is longer
 
-_LONGEST_PATH = 2000  # bytes of the names below a platform; the kernel takes 4096 with the store's own place
+_LONGEST_PATH = 2000  # bytes of the names below a platform; the kernel takes 4096 for the whole path
 
 _ABOVE = "_above_"
-"""Folder of tests beside the root directory: in the place of ``..``, which would lead out of the store."""
+"""Folder of tests outside the root directory, in place of ``..``, which would leave the baseline directory."""
 
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LIST_OF_ONE = re.compile(rb"\[\n\s+(\[[^\n]*\])\n\s*\]")
@@ -51,11 +51,11 @@ class BaselineFile(Record, frozen=True, kw_only=True):
     entry: BaselineEntry
 
     @property
-    def name(self) -> EntryName:
-        return EntryName(platform=self.platform, test=self.test, key=self.key)
+    def name(self) -> BaselineName:
+        return BaselineName(platform=self.platform, test=self.test, key=self.key)
 
 
-class BaselineStore:
+class Baselines:
     def __init__(self, folder: Path, platform: str) -> None:
         self.folder = folder
         self.platform = platform
@@ -64,15 +64,15 @@ class BaselineStore:
         return self._place(test) / _file_name(key)
 
     def folder_of(self, test: str) -> Path:
-        """Where the cases of a test are, whether or not there are any."""
+        """Folder of a test's cases, whether or not it exists."""
         return self.folder / self.platform / _below_platform(test)
 
-    def entry(self, test: str, key: str) -> BaselineEntry | None:
+    def read(self, test: str, key: str) -> BaselineEntry | None:
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None
 
-    def entries(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
-        """Entries of a test by key; empty where there is none. Files of other ids, by their names, are not read."""
+    def of_test(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
+        """Baselines of a test by key. Files whose names begin with other ids are not read."""
         paths = self.files_of(test)
         if test_ids is not None:
             begin = tuple(text for test_id in test_ids for text in beginnings(test_id))
@@ -86,9 +86,9 @@ class BaselineStore:
         return {file.key: file.entry for file in files if test_ids is None or file.entry.is_of(test_ids, file.key)}
 
     def write(self, test: str, key: str, entry: BaselineEntry, *, sync: bool = True) -> Path:
-        """Put ``entry`` in the place of the one stored for this case, if any; a failure leaves that as it was.
+        """Replace the baseline of this case, or make it; a failure leaves the old one as it was.
 
-        Without ``sync`` a power failure (no mere ``kill -9``) may leave an empty file: for thousands of entries that
+        Without ``sync`` a power failure (no mere ``kill -9``) may leave an empty file: for thousands of baselines that
         can be written again from a file at hand.
         """
         path = self.path(test, key)
@@ -130,7 +130,6 @@ class BaselineStore:
         return sorted(path.name for path in folders if next(path.rglob("*.json"), None))
 
     def _place(self, test: str) -> Path:
-        """The folder of a test's cases, unless a link on its way leads out of the store."""
         below = _below_platform(test)
         if not below or not _PLATFORM.fullmatch(self.platform):
             raise StoredFileError(
@@ -146,7 +145,6 @@ class BaselineStore:
         return place
 
     def _read_of(self, test: str, path: Path) -> BaselineFile:
-        """Read a file of a test: two whose paths differ by little may have one place."""
         file = self._read(path)
         if file.test != test:
             raise StoredFileError(path, f"holds {file.name}, and {test} has the same place", "Rename one of the files")
@@ -172,12 +170,12 @@ def read_file(path: Path) -> BaselineFile:
 
 
 def render(content: BaselineFile) -> bytes:
-    """The file's text: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
+    """Text of a file: sorted keys, two spaces, lists of numbers and texts on one line, a final newline."""
     return _LIST_OF_ONE.sub(rb"[\1]", lay_out(encode(content), indent=2)) + b"\n"
 
 
 def encode(content: BaselineFile) -> bytes:
-    """The same on one line."""
+    """Text of a file on one line."""
     document = msgspec.to_builtins(content)
     metrics, tolerances = document["entry"]["metrics"], document["entry"].pop("tolerances", {})
     for key, samples in metrics.items():
@@ -186,7 +184,7 @@ def encode(content: BaselineFile) -> bytes:
 
 
 def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The samples of a metric as a file holds them: what they share is told once, what differs in a list, one a launch.
+    """The samples of a metric as a file holds them: common values once, others in a list, one per launch.
 
     Their name is that of the metric's key.
     """
@@ -204,7 +202,7 @@ def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_SHARED = ("n", "over_ranks")  # of a stored spread, what is the same in all launches
+_SHARED = ("n", "over_ranks")  # parts of a stored spread that are the same in all launches
 
 
 def _with_samples(document: Any) -> Any:
@@ -230,7 +228,7 @@ def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, An
         raise msgspec.ValidationError(f"Expected `at`, the point in the metric's key - at {where}")
 
     def of_launch(column: Any, launch: int, *, is_list: bool) -> Any:
-        """What a launch has of a column, which stands for all of them or is a list of one each."""
+        """A launch's part of a column, which is one value for all launches or a list with one each."""
         if not isinstance(column, list) or (is_list and not (column and isinstance(column[0], list))):
             return column
         if len(column) != len(values):
@@ -253,7 +251,7 @@ def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, An
 
 @functools.lru_cache(maxsize=1024)
 def _below_platform(test: str) -> str:
-    """The folder of a test's cases, below the platform's; empty if it would be elsewhere."""
+    """Folder of a test's cases, below the platform's; or "" if it would be elsewhere."""
     file, _, function = test.partition("::")
     above, below = 0, file
     while below.startswith("../"):
@@ -269,7 +267,7 @@ def _below_platform(test: str) -> str:
 
 
 def _file_name(key: str) -> str:
-    """The file of a case: the key where every file system takes it, else percent-encoded, and cut if too long."""
+    """The file of a case: the key if every file system takes it, else percent-encoded, and cut if too long."""
     name = quote(key, safe=" ,=+@[]()")
     if name.startswith("."):
         name = "%2E" + name[1:]
@@ -279,7 +277,7 @@ def _file_name(key: str) -> str:
 
 
 def _why_edited_wrongly(file: BaselineFile) -> str:
-    """What no recording leaves: it would make a comparison that cannot fail."""
+    """Why no recording left this file, or "": it would make a comparison that cannot fail."""
     entry = file.entry
     if entry.workload and not entry.metrics:
         return "`$.entry.metrics` is empty: a recorded baseline has at least one metric"
@@ -321,19 +319,19 @@ _TIMEOUT_S = 60.0
 
 
 class NotRecorded(DistbenchError):
-    """Nobody knows which commit recorded a baseline; the text says why, and what to do."""
+    """The baseline commit is unknown; the text says why, and what to do."""
 
 
 Recording = tuple[str, dict[str, list[float | None]], BaselineFile | None]
-"""A commit whose tree is what was measured for a baseline, and what it recorded: the numbers by metric, of each launch,
-and the file; None: it was written in another schema, whose numbers alone are known."""
+"""A commit whose tree was measured for a baseline, and what it recorded: the numbers by metric, one per launch; and the
+file, or None if its schema is another, of which the numbers alone are known."""
 
 
 def recordings(path: Path, root: Path) -> Iterator[Recording]:
     """The recordings of the baseline in a file, the last one first; at least one.
 
     What was set by hand (tolerances, bounds, expected regressions, single numbers) is no recording, nor is a file that
-    was moved or that nobody can read. A merge counts as its parents do.
+    was renamed or that nobody can read. A merge counts as its parents do.
 
     Args:
         root: the working tree that the tests are of.
@@ -361,7 +359,6 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
 
 
 def _known(recording: Recording, ends: set[str]) -> Recording:
-    """It, unless a shallow clone ends there."""
     if recording[0] in ends:
         raise NotRecorded(
             "this is a shallow clone, which does not contain the baseline commit: git fetch --deepen=100, or in GitHub "
@@ -371,7 +368,7 @@ def _known(recording: Recording, ends: set[str]) -> Recording:
 
 
 def _versions(root: Path, name: str) -> Iterator[Recording]:
-    """What commits have made of a file, the last one first, through its renames; without what nobody can read."""
+    """Versions of a file, the last commit first, through its renames; without those that nobody can read."""
     at = "HEAD"
     while commits := _git(root, "log", f"--max-count={_MOST_COMMITS}", "--format=%H", at, "--", name).split():
         readable = [found for commit in commits if (found := _version(root, commit, name)) is not None]
@@ -395,9 +392,9 @@ def _version(root: Path, commit: str, name: str) -> Recording | None:
 
 
 def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> str:
-    """What a file was called before a commit that renamed it; empty where none did.
+    """Name of a file before a commit that renamed it, or "".
 
-    Git knows it by its lines; a file whose lines were laid out anew is known by its numbers.
+    Git recognises it by its lines; numbers identify a file whose lines were laid out again.
     """
     of = ("diff-tree", "-r", "-z", "--no-commit-id")
     renamed = _git(root, *of, "--find-renames", "--diff-filter=R", "--name-status", commit).split("\0")
@@ -416,7 +413,7 @@ def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> s
 
 
 def _were_measured_again(new: Mapping[str, Sequence[object]], old: Mapping[str, Sequence[object]]) -> bool:
-    """Whether numbers are of other launches: more than a third of a metric's differ. Few that were edited do not."""
+    """Whether numbers are of other launches: more than a third of a metric's differ. Few edited ones do not count."""
     for key, now in new.items():
         then = old.get(key, ())
         if len(now) != len(then) or 3 * sum(a != b for a, b in zip(now, then, strict=True)) > len(now):

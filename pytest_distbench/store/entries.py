@@ -1,9 +1,9 @@
-"""Stored entries: chosen by name, missing a test, moved to another one, or not used by a run.
+"""Stored baselines: chosen by name, missing a test, renamed with it, or not used by a run.
 
 A name is ``path::test[case.backend.launcher]``, a part of it, or a test's node id. A test that gets a parameter,
-another name or another place would lose its baseline in the very commit that makes it slower, so an entry whose test is
-gone fails the run, until it is moved or deleted. ``--distbench-prune`` deletes what a whole, green run did not use: an
-entry counts as unused only if its test was there to use it, or is certainly gone.
+another name or another place would lose its baseline in the very commit that makes it slower, so a baseline whose test
+is gone fails the run, until it is renamed or deleted. ``--distbench-prune`` deletes what a whole, green run did not
+use: a baseline counts as unused only if its test was there to use it, or is certainly gone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName
+from pytest_distbench.records.case import NODES, BaselineEntry, BaselineName, Case, Conditions
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore, read_file
+from pytest_distbench.store.baselines import BaselineFile, Baselines, read_file
 
-Choice = Callable[[EntryName], bool]
+Choice = Callable[[BaselineName], bool]
 
 _BACKEND_AND_LAUNCHER = re.compile(r"\.[^.]+\.[^.]+\]")
 
@@ -30,7 +30,7 @@ _LIKE_AN_EXPRESSION = re.compile(r"(?:^|[\s()])(and|or|not)(?:$|[\s()])")
 
 
 def selection(texts: Iterable[str]) -> Choice:
-    """Which entries are chosen: those that any of the texts names; all of them where there is no text.
+    """A choice of baselines: those that any of the texts names, or all if there is no text.
 
     A text without ``::`` is a part of the name, in upper or lower case. One with ``::`` is a whole name, a node id, or
     the beginning of one up to a ``::`` or ``[``: it chooses one test or case, and none whose name merely begins so.
@@ -45,7 +45,7 @@ def selection(texts: Iterable[str]) -> Choice:
     return lambda name: not wanted or any(_is_named(name, text) for text in wanted)
 
 
-def _is_named(name: EntryName, text: str) -> bool:
+def _is_named(name: BaselineName, text: str) -> bool:
     whole = str(name)
     if "::" not in text:
         return text.lower() in whole.lower()
@@ -60,7 +60,7 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def with_its_work(entry: BaselineEntry, case: Case) -> BaselineEntry:
-    """The entry as one of this case's work, where that is the same but for the names of parameters."""
+    """The baseline with this case's workload, if only names of parameters differ between the two."""
     return replace(entry, workload=case.workload) if _is_same_work(entry, case) else entry
 
 
@@ -74,7 +74,6 @@ def _is_same_work(entry: BaselineEntry, case: Case) -> bool:
 
 
 def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
-    """The values that stand under names which the others do not have, and the names whose values are others there."""
     return [
         value if name not in others else (name, value)
         for name, value in params.items()
@@ -83,7 +82,7 @@ def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
 
 
 def ranks_in(test_id: str) -> set[str]:
-    """The part of an id, or of a key that begins with one, that the number of its test's ranks is told by: ``ws2``."""
+    """The part of an id, or of a key that begins with one, with the number of its test's ranks: ``ws2``."""
     return set(re.findall(r"(?:^|-)(ws\d+)(?=[-.:]|$)", test_id)[:1])
 
 
@@ -115,23 +114,23 @@ def _of_one_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _of_one_scope(ast.iter_child_nodes(node))
 
 
-def unused_entries(
-    store: BaselineStore,
+def unused_baselines(
+    store: Baselines,
     results: Iterable[CaseResult],
     *,
     reported: Collection[str],
     seen: Mapping[tuple[str, str], bool],
     rootpath: Path,
     roots: Sequence[Path],
-) -> list[EntryName]:
-    """Entries of this platform, and of conditions of this run, that belong to no test of a whole, green run.
+) -> list[BaselineName]:
+    """Baselines of this platform, and of conditions of this run, that belong to no test of a whole, green run.
 
-    Such an entry's test is one of:
+    The test of such a baseline is one of:
 
     - a file that is gone from the folders this run was given;
     - a function that is gone from a file whose other tests ran;
-    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` beside ``ws2``), without this
-      case. The ranks of a run may be others than those of its test, and say nothing.
+    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` for ``ws2``), without this
+      case. The ranks of a run may differ from those of its test, and decide nothing.
 
     Args:
         reported: test files that had any test, as node ids.
@@ -173,30 +172,30 @@ def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
     return conditions.backend, conditions.launcher, *around
 
 
-def missing_entries(
-    store: BaselineStore,
+def missing_baselines(
+    store: Baselines,
     results: Sequence[CaseResult],
     *,
     made: Mapping[str, Collection[str]],
     rootpath: Path,
     is_whole: Callable[[Path], bool],
-) -> dict[EntryName, str]:
-    """Entries of this platform, and of conditions of this run, whose test is gone from what was collected.
+) -> dict[BaselineName, str]:
+    """Baselines of this platform, and of conditions of this run, whose test is gone from what was collected.
 
-    That is: its file from a folder, its function from a file, or its id where the test has a new one of the same ranks
-    without a baseline. What a run did not choose is not gone. Each with what a move is told: the test, or with the id.
+    Gone are a file from a folder, a function from a file, or an id if the test has a new one of the same ranks without
+    a baseline. What a run did not choose is not gone. Values are names for ``baseline move``: the test, or with the id.
 
     Args:
         made: test -> ids of all tests that pytest has made, chosen to run or not.
         rootpath: folder that the files of the tests are relative to.
-        is_whole: whether all tests of a file, or of the folder that has it no more, were collected.
+        is_whole: whether all tests of a file, or of the folder that it is gone from, were collected.
     """
     conditions = {_but_for_size(result.case.conditions) for result in results}
     new: dict[str, set[str]] = {}
     for result in results:
         if not result.reference.metrics:
             new.setdefault(result.case.test, set()).update(ranks_in(result.case.id))
-    found: dict[EntryName, str] = {}
+    found: dict[BaselineName, str] = {}
     unread = {store.folder_of(test) for test in made.keys() - new.keys()}
     for folder, paths in itertools.groupby(store.files(), key=lambda path: path.parent):
         files = [] if folder in unread else list(_readable(paths))
@@ -224,8 +223,8 @@ def _readable(paths: Iterable[Path]) -> Iterator[BaselineFile]:
             yield read_file(path)
 
 
-def moved_entries(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
-    """Each entry of a test, or of one of its ids, and what it is under another name: ``path::test`` or ``...[id]``.
+def renamed_baselines(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
+    """Each baseline of a test, or of one of its ids, and the same under another name: ``path::test`` or ``...[id]``.
 
     Raises:
         ConfigurationError: a name is none of these, or one has an id and the other has none.

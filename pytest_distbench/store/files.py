@@ -1,7 +1,7 @@
 """Files of ours: replaced whole by one rename, and read strictly.
 
-Among them are the records of runs, and what users state of a run in TOML: prices, an experiment. Baselines, which
-people edit and merge, have a module of their own.
+They include run records, and a user's statements about a run in TOML: prices, an experiment. Baselines, which people
+edit and merge, have a module of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import RunRecord
 
 _DRAFT = ".distbench-draft"
-"""How the name of a file ends that is being written: whoever writes in its folder knows it if its writer was killed."""
+"""End of the name of a file that is being written; another writer in its folder removes it if its writer was killed."""
 
 _ABANDONED_S = 600.0
 """A draft older than this is of a writer that was killed: writing one file takes milliseconds, an export seconds."""
@@ -71,14 +71,14 @@ def lay_out(data: bytes, *, indent: int) -> bytes:
 
 
 PAGE_SIGN = b"<!doctype html>"
-RECORD_SIGN = b"{"  # how a page, and a run record, begin
+RECORD_SIGN = b"{"  # beginnings of an HTML report, and of a run record
 
 
 def check_target(path: Path, sign: bytes, *, option: str) -> None:
-    """Refuse early what could not be written at the end, or would take the place of somebody's file.
+    """Refuse early what could not be written at the end, or would replace somebody's file.
 
     Args:
-        sign: with which a file of that kind begins; such a one, or an empty one, may be written over.
+        sign: beginning of files of that kind; such a file, or an empty one, may be overwritten.
         option: that names the path, for the error.
 
     Raises:
@@ -101,12 +101,12 @@ class FileKind(Generic[_Content]):
         record: what it holds; has a field ``schema``.
         schema: the one that is written, and the only one that is read.
         max_bytes: a larger file is refused before it is read, and never written.
-        next_step: for whoever gave a file that is none of these.
-        where: for whoever gave a place that cannot be written.
-        smaller: for whoever has more to write than that.
-        is_edited: people edit it by hand, so that a key may stand in it twice.
-        load: makes the record's form of what a file holds; None: that is its form.
-        check: why a content that could be read is none, and was edited by hand; empty where it is one.
+        next_step: advice if a given file is none of these.
+        where: advice if a given place cannot be written.
+        smaller: advice if the content is larger than that.
+        is_edited: people edit it by hand, so a key may occur twice.
+        load: converts a file's content to the record's form; None if it has that form.
+        check: why a readable content is invalid, after a wrong edit; or "".
     """
 
     name: str
@@ -168,11 +168,11 @@ class FileKind(Generic[_Content]):
 
 
 def name_keys(problem: str, document: Any, kind: Any) -> str:
-    """The decoder says ``[...]`` for whatever key of a mapping: name those that it stumbled over.
+    """Name the keys that the decoder prints as ``[...]`` in a complaint about a mapping.
 
-    Each is the one beside which no other is needed for the same complaint; the others are taken out of the document.
+    A key is the culprit if the same complaint comes without the others, which are removed from the document.
     """
-    told, place = problem, document
+    text, place = problem, document
     with contextlib.suppress(ValueError, LookupError, TypeError):
         for step in _STEP.findall(problem[problem.rindex("`$") :]):
             if step != "[...]":
@@ -182,11 +182,11 @@ def name_keys(problem: str, document: Any, kind: Any) -> str:
                 place.clear()
                 place[key] = value
                 if _complaint(document, kind) == problem:
-                    told, place = told.replace(step, f"[{key}]", 1), value
+                    text, place = text.replace(step, f"[{key}]", 1), value
                     break
             else:
-                return told
-    return told
+                return text
+    return text
 
 
 def _complaint(document: Any, kind: Any) -> str:
@@ -198,8 +198,6 @@ def _complaint(document: Any, kind: Any) -> str:
 
 
 def _refuse_repeated_keys(data: bytes) -> None:
-    """A key that stands twice in one object: the last would count, and the first be what a person reads."""
-
     def check(pairs: list[tuple[str, object]]) -> None:
         if len(pairs) > len(dict(pairs)):
             keys = [key for key, _ in pairs]
@@ -210,7 +208,7 @@ def _refuse_repeated_keys(data: bytes) -> None:
 
 
 def read_each(read: Callable[[_Given], _Found], given: Iterable[_Given]) -> Iterator[_Found]:
-    """What can be read, and then one error that names all that cannot."""
+    """Yield what can be read, and then raise one error that names all that cannot."""
     errors: list[StoredFileError] = []
     for one in given:
         try:
@@ -247,9 +245,9 @@ def read_limited(path: Path, max_bytes: int, *, next_step: str) -> bytes:
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of ``path`` when all is written, or of nothing if that fails.
+    """Open a file to write that replaces ``path`` when all is written, or nothing if that fails.
 
-    Where ``path`` is a link, the file it leads to is replaced and the link stays. What is no regular file, such as
+    If ``path`` is a link, the file it leads to is replaced and the link stays. What is no regular file, such as
     ``/dev/stdout`` or a pipe that somebody reads, is written to as it is.
 
     Args:
@@ -290,7 +288,6 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what writers of files in this folder left behind that were killed."""
     for draft in path.parent.glob(f".*{_DRAFT}"):
         with contextlib.suppress(OSError):  # another writer may be faster
             if time.time() - draft.stat().st_mtime > _ABANDONED_S:
@@ -322,7 +319,7 @@ _Kind = TypeVar("_Kind")
 
 
 def read_toml(path: Path, kind: type[_Kind], *, next_step: str) -> _Kind:
-    """Read such a file.
+    """Read a TOML file of the user's.
 
     Raises:
         StoredFileError: it cannot be read, is no TOML, or of another kind; the message has the line or the key.
@@ -341,7 +338,7 @@ def read_prices(path: Path) -> Prices:
     """Read a price list.
 
     Raises:
-        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
+        StoredFileError: it does not exist, or is no price list; the message has file, key, what was wanted and found.
     """
     return read_toml(path, Prices, next_step="distbench explain prices shows a price list")
 
@@ -356,14 +353,14 @@ class _Tables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
-    """What is stated, as it may be stored: secrets are masked, and addresses too unless they are asked for.
+    """Read statements as they may be stored: secrets are masked, and addresses too unless they are asked for.
 
     Args:
-        path: of the file; None: there is none.
-        with_addresses: addresses are kept; where none are stated, this machine's name is one.
+        path: of the file, or None.
+        with_addresses: addresses are kept; if none are stated, this machine's name is one.
 
     Raises:
-        StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
+        StoredFileError: it does not exist, or is no experiment; the message has file, key, what was wanted and found.
     """
     own = {_ADDRESSES: host_name()} if with_addresses else {}
     if path is None:

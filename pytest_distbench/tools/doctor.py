@@ -40,7 +40,7 @@ from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import NUMA_SINCE, TESTED, check_torch, nearest, own_version, release_of, text, untested
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.units import counted, format_bytes
 
 Level = Literal["ok", "note", "warn", "fail"]
@@ -365,7 +365,7 @@ def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
     for platform_name in [hardware.cpu_class(), *([gpus.platform] if gpus.visible else [])]:
         known = []
         try:
-            for file in BaselineStore(folder, platform_name).read_all():
+            for file in Baselines(folder, platform_name).read_all():
                 by_hand = {key: file.entry.by_hand(key) for key in file.entry.metrics}
                 tolerances = {
                     key: next((t for t in given if t is not None), DEFAULT_TOLERANCE) for key, given in by_hand.items()

@@ -18,14 +18,14 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.commands import Subcommand, choose_entries, read_chosen
+from pytest_distbench.commands import Subcommand, choose_baselines, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError, show
-from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
+from pytest_distbench.records.case import BaselineEntry, BaselineName, Conditions, key_text
 from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.report.tables.table import ColumnType, DataTable, write_csv, write_parquet
-from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
+from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, Baselines, encode
 from pytest_distbench.store.entries import selection
 from pytest_distbench.store.files import open_regular, read_limited, replace_file
 from pytest_distbench.units import as_share, counted, format_seconds, parse_bytes
@@ -43,8 +43,8 @@ def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
 def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
     """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands."""
     if source.is_dir():
-        for platform in BaselineStore(source, "").platforms():
-            yield from ((f"{source}, {platform}", file) for file in BaselineStore(source, platform).read_all())
+        for platform in Baselines(source, "").platforms():
+            yield from ((f"{source}, {platform}", file) for file in Baselines(source, platform).read_all())
         return
     try:
         with open_regular(source, next_step=_WANTED) as lines:
@@ -91,7 +91,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         help="json (default): a baseline per line, for import; csv, parquet: a value per row",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    choose_entries(parser)
+    choose_baselines(parser)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +105,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--existing", choices=("keep", "replace"), default="keep", help="baselines that exist already (default: keep)"
     )
-    choose_entries(parser)
+    choose_baselines(parser)
     group = parser.add_argument_group(
         "of nccl-tests and rccl-tests",
         "their output, or their JSON; several files are several runs of the same benchmark",
@@ -163,7 +163,7 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
                 if choice(file.name) and options.platform in ("", file.platform):
                     yield place, file
 
-    seen: dict[EntryName, tuple[str, bytes]] = {}
+    seen: dict[BaselineName, tuple[str, bytes]] = {}
     with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
         for place, file in chosen():
             digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
@@ -174,8 +174,8 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
                     f"different values, so nothing was imported. Remove one of them"
                 )
     for _, file in chosen():
-        store = BaselineStore(options.baselines, file.platform)
-        stored = store.entry(file.test, file.key)
+        store = Baselines(options.baselines, file.platform)
+        stored = store.read(file.test, file.key)
         done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"
         if done != "kept":
             store.write(file.test, file.key, file.entry, sync=False)
@@ -229,9 +229,9 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
     yield _store(options, name, ranks, made)
 
 
-def _store(options: argparse.Namespace, name: EntryName, ranks: int, made: Mapping[str, Any]) -> str:
-    store = BaselineStore(options.baselines, name.platform)
-    stored = store.entry(name.test, name.key)
+def _store(options: argparse.Namespace, name: BaselineName, ranks: int, made: Mapping[str, Any]) -> str:
+    store = Baselines(options.baselines, name.platform)
+    stored = store.read(name.test, name.key)
     entry = stored or BaselineEntry(
         workload="",
         conditions=Conditions(world_size=ranks, backend=options.backend, launcher=options.launcher),
@@ -252,7 +252,7 @@ def _store(options: argparse.Namespace, name: EntryName, ranks: int, made: Mappi
     return f"{done}  {name.platform}  {name}: {changed} {field}{there}"
 
 
-def _name(options: argparse.Namespace) -> EntryName:
+def _name(options: argparse.Namespace) -> BaselineName:
     lacking = [option for option in ("test", "platform") if not getattr(options, option)]
     if lacking:
         raise ConfigurationError(
@@ -265,7 +265,7 @@ def _name(options: argparse.Namespace) -> EntryName:
             f"--test {options.test!r}: wanted a node id such as 'suites/a.py::test_b[float32-ws8]'"
         )
     key = key_text(found["case"] or "", options.backend, options.launcher)
-    return EntryName(platform=options.platform, test=found["test"], key=key)
+    return BaselineName(platform=options.platform, test=found["test"], key=key)
 
 
 def _ranks(outputs: list[PerfOutput], given: int | None) -> int:

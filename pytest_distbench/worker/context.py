@@ -21,7 +21,7 @@ from pytest_distbench.records.metric import (
     EVERY,
     FEWEST_CURVE_STEPS,
     MOST_CURVE_STEPS,
-    UNTIL_MOVED,
+    UNTIL_CHANGED,
     Scalar,
 )
 from pytest_distbench.records.wanted import MODES, Mode, OverRanks
@@ -390,7 +390,7 @@ class Goal:
         if wrong is not None:
             raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
-        facts = {UNTIL_MOVED: True} if self.curve_steps is None else {}
+        facts = {UNTIL_CHANGED: True} if self.curve_steps is None else {}
         rank.record_curve(losses, steps=self.curve_steps or MOST_CURVE_STEPS, facts=facts)
         rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         rank.record("loss", losses, better="info", reduce="mean")

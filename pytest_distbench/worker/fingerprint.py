@@ -28,7 +28,7 @@ from pytest_distbench.records.iteration import (
     Collective,
     Fingerprint,
     FlightEntry,
-    flight_entries,
+    read_flight_recorder,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import RECORDER_SIZE_VARIABLE
@@ -388,7 +388,7 @@ def _rings() -> list[list[FlightEntry]]:
     found = []
     for content in torch_internals.recordings(whole=True).values():
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(flight_entries(content))
+            found.append(read_flight_recorder(content))
     return [entries for entries in found if entries]
 
 

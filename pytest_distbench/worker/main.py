@@ -107,7 +107,7 @@ class _Life:
         self.control = control
         self.current: Phase = "start"
         self.seconds: dict[str, float] = {"begin": HostClock.monotonic()}
-        self.unseen_collectives = 0
+        self.undescribed_collectives = 0
         self.context = RankContext(plan, control)
         looks_for = None if rank else oldest_marked(SESSION_VARIABLE)
         self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
@@ -204,7 +204,7 @@ class _Life:
                 if seed == work.seeds[0]:
                     self._read_what_is_left()
         self.context.check_complete()
-        self.unseen_collectives = self.context.watch.unrecorded()
+        self.undescribed_collectives = self.context.watch.unrecorded()
         if self.context.only_structure and not self.context.watch.found:
             self.context.watch.since_mark(BODY)
 
@@ -255,7 +255,7 @@ class _Life:
                 fingerprints=self.context.watch.found,
                 entered=self.context.watch.times,
                 lines=self.context.watch.lines if self.rank == 0 else {},
-                unseen_collectives=self.unseen_collectives,
+                undescribed_collectives=self.undescribed_collectives,
                 peak_memory_bytes=self.memory.num_bytes() if self.context.is_memory_its_own else None,
                 second_peak_bytes=self.memory.second_num_bytes() if self.context.is_memory_its_own else None,
                 load=self.window.load,

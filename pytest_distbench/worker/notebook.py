@@ -111,7 +111,7 @@ class Notebook:
                 at=point,
                 identity=identity,
                 facts=facts,
-                witnesses=dict(signals or {}),
+                secondary=dict(signals or {}),
                 bounds=list(bounds),
                 **place,
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, show
-from pytest_distbench.records.kinds import FAST_SIDE, quantile
+from pytest_distbench.records.kinds import LOWER_QUANTILE, quantile
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.workloads import COMMUNICATION
 from pytest_distbench.workloads.collectives import operation
@@ -180,7 +180,7 @@ def overlap(rank: RankContext) -> None:
     for name, part in parts.items():
         for _ in rank.timed(name, warmup=params["warmup"], iterations=params["iterations"], identity=identity):
             part()
-    own = {o.name: quantile(o.values, FAST_SIDE) for o in rank.notebook.observations if o.name in parts}
+    own = {o.name: quantile(o.values, LOWER_QUANTILE) for o in rank.notebook.observations if o.name in parts}
     communication_s, compute_s, both_s = (own[name] for name in parts)
     rank.record("exposed_time", both_s - compute_s, unit="s", reduce="max", identity=identity)
     rank.record("overlap", overlap_fraction(communication_s, compute_s, both_s), reduce="min", identity=identity)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.records.kinds import FAST_SIDE, quantile
+from pytest_distbench.records.kinds import LOWER_QUANTILE, quantile
 from pytest_distbench.records.metric import Bound, Scalar, metric_key
 from pytest_distbench.units import GIGABYTE
 from pytest_distbench.workloads.causes import Link, imbalance
@@ -121,7 +121,7 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
                 break
             if is_part:
                 pattern.exchange(rank.rank, link, message)
-    typical = quantile(times, FAST_SIDE)
+    typical = quantile(times, LOWER_QUANTILE)
     if rank.rank == link.source:
         identity: dict[str, Scalar] = {"message_bytes": message_bytes, "pattern": rank.params["pattern"]}
         if name == "latency":

@@ -17,7 +17,7 @@ import torch
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.iteration import RATE, SAMPLES
-from pytest_distbench.records.metric import TOLD, BoundValue, Scalar
+from pytest_distbench.records.metric import SAID, BoundValue, Scalar
 from pytest_distbench.worker.load import busy_s, usable_cpus
 from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads import (
@@ -151,7 +151,7 @@ def record_input_rate(
         unit="samples/s",
         better="higher",
         identity=inputs.identity,
-        facts={**inputs.facts, **facts_of_rate(rank, of), TOLD: told},
+        facts={**inputs.facts, **facts_of_rate(rank, of), SAID: told},
         at_least=expected,
     )
     rank.record(SAMPLES, inputs.batch, better="exact", reduce="sum", identity=inputs.identity)

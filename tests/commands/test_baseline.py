@@ -15,12 +15,12 @@ from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, n
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import ReferenceRecord
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.records.run import OtherSide
+from pytest_distbench.store.baselines import Baselines
 
 
-def test_list_names_entries_by_platform_and_several_parts_choose_what_any_names(run: Run, store: BaselineStore) -> None:
-    BaselineStore(store.folder, "a").write("suites/test_b.py::test_b", KEY, entry(1.0))
+def test_list_names_entries_by_platform_and_several_parts_choose_what_any_names(run: Run, store: Baselines) -> None:
+    Baselines(store.folder, "a").write("suites/test_b.py::test_b", KEY, entry(1.0))
     first, second = ["a", f"suites/test_b.py::test_b[{KEY}]"], [PLATFORM, f"{TEST}[{KEY}]"]
 
     def listed(*arguments: str) -> list[list[str]]:
@@ -31,7 +31,7 @@ def test_list_names_entries_by_platform_and_several_parts_choose_what_any_names(
     assert run("list", "-k", "ws4") == (0, "no baselines\n")
 
 
-def test_show_prints_median_and_range_and_what_was_set_by_hand(run: Run, store: BaselineStore) -> None:
+def test_show_prints_median_and_range_and_what_was_set_by_hand(run: Run, store: Baselines) -> None:
     store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25, xfail_perf="bug 12"))
     code, text = run("show", "suites/test_a.py::test_a[ws2]")
 
@@ -42,7 +42,7 @@ def test_show_prints_median_and_range_and_what_was_set_by_hand(run: Run, store: 
 
 
 def test_a_store_is_read_where_one_stands(
-    store: BaselineStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Baselines, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(store.folder)
 
@@ -50,11 +50,11 @@ def test_a_store_is_read_where_one_stands(
     assert KEY in capsys.readouterr().out
 
 
-def test_prune_gone_under_a_wrong_root_is_an_error(run: Run, tmp_path: Path, store: BaselineStore) -> None:
+def test_prune_gone_under_a_wrong_root_is_an_error(run: Run, tmp_path: Path, store: Baselines) -> None:
     code, text = run("prune", "--gone", "--root", str(tmp_path), "--delete")
 
     assert (code, "give pytest's root directory with --root" in text) == (2, True)
-    assert store.entry(TEST, KEY) is not None
+    assert store.read(TEST, KEY) is not None
 
 
 def test_update_is_pytest(tmp_path: Path) -> None:
@@ -68,9 +68,7 @@ def test_update_is_pytest(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_diff_with_a_revision_shows_the_worst_and_counts_the_rest(
-    run: Run, store: BaselineStore, tmp_path: Path
-) -> None:
+def test_diff_with_a_revision_shows_the_worst_and_counts_the_rest(run: Run, store: Baselines, tmp_path: Path) -> None:
     git(tmp_path, "init")
     before = run("diff")
     for name in ("better", "worse", "same", "gone"):
@@ -106,9 +104,9 @@ def test_diff_with_a_revision_shows_the_worst_and_counts_the_rest(
     ]
 
 
-def test_a_hostile_name_cannot_leave_its_markdown_cell(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+def test_a_hostile_name_cannot_leave_its_markdown_cell(run: Run, store: Baselines, tmp_path: Path) -> None:
     for folder, value in ((store.folder, 1.0), (tmp_path / "other", 2.0)):
-        BaselineStore(folder, PLATFORM).write("a|b<i>.py::test_a", KEY, entry(value, value))
+        Baselines(folder, PLATFORM).write("a|b<i>.py::test_a", KEY, entry(value, value))
     _, markdown = run("diff", str(tmp_path / "other"), "--markdown", "-k", "a|b")
 
     assert "| a&#124;b&lt;i&gt;.py::test_a[ws2.gloo.warm] | step |" in markdown
@@ -124,23 +122,21 @@ class TestAccept:
 
         assert main(["baseline", "accept", "run.json"]) == 0
         assert "review with: distbench baseline diff --baselines perf/stored" in capsys.readouterr().out
-        assert BaselineStore(Path("perf/stored"), PLATFORM).entry(TEST, KEY) is not None
+        assert Baselines(Path("perf/stored"), PLATFORM).read(TEST, KEY) is not None
 
-    def test_takes_what_moved_and_keeps_what_was_set_by_hand(
-        self, run: Run, store: BaselineStore, tmp_path: Path
-    ) -> None:
+    def test_takes_what_moved_and_keeps_what_was_set_by_hand(self, run: Run, store: Baselines, tmp_path: Path) -> None:
         store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25))
         code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)))
 
         assert code == 0
         assert "step    2 ms  4 ms  +100.0 %    3 -> 5" in text
         assert "software.torch 2.13.0 -> 2.14.0" in text
-        assert store.entry(TEST, KEY) == entry(
+        assert store.read(TEST, KEY) == entry(
             *[0.004] * 5, tolerance=0.25, software={"torch": "2.14.0"}, launch_s=1.0, test_id="ws2"
         )
 
     def test_a_regression_that_was_obvious_after_three_launches_is_refused_and_not_passed_over(
-        self, run: Run, store: BaselineStore, tmp_path: Path
+        self, run: Run, store: Baselines, tmp_path: Path
     ) -> None:
         path = record(tmp_path / "run.json", result(*[0.009] * 3))
         refused = run("accept", path)
@@ -161,7 +157,7 @@ class TestAccept:
         ids=["this commit", "a dirty tree", "another commit"],
     )
     def test_says_where_the_numbers_are_from_if_not_from_this_commit(
-        self, run: Run, store: BaselineStore, tmp_path: Path, commit: str, line: str
+        self, run: Run, store: Baselines, tmp_path: Path, commit: str, line: str
     ) -> None:
         git(tmp_path, "init", "--quiet")
         git(tmp_path, "add", "--all")
@@ -178,24 +174,22 @@ class TestAccept:
         ] * bool(line)
 
     def test_a_record_of_an_interleaved_comparison_has_nothing_to_accept(
-        self, run: Run, store: BaselineStore, tmp_path: Path
+        self, run: Run, store: Baselines, tmp_path: Path
     ) -> None:
-        against = result(
-            0.004, code="within-threshold", reference=ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
-        )
+        against = result(0.004, code="within-threshold", reference=OtherSide(kind="paired", name="main (3f2a91c0d4)"))
         code, text = run("accept", record(tmp_path / "run.json", against))
 
         assert code == 2
         assert "compares with main (3f2a91c0d4) by interleaved A/B: it has no numbers to accept" in text
 
-    def test_a_dry_run_writes_nothing(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+    def test_a_dry_run_writes_nothing(self, run: Run, store: Baselines, tmp_path: Path) -> None:
         _, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "--dry-run")
 
         assert "+100.0 %" in text
-        assert store.entry(TEST, KEY) == entry(0.001, 0.002, 0.003)
+        assert store.read(TEST, KEY) == entry(0.001, 0.002, 0.003)
 
     def test_metrics_that_were_closed_after_one_launch_keep_their_values(
-        self, run: Run, store: BaselineStore, tmp_path: Path
+        self, run: Run, store: Baselines, tmp_path: Path
     ) -> None:
         closed = Sample(name="closed", unit="s", better="lower", value=9.0)
         old = baseline_of([0.001, 0.002, 0.003], name="closed")
@@ -205,7 +199,7 @@ class TestAccept:
         first = replace(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
         later = [replace(launch, only=["step"]) for launch in adaptive.launches[1:]]
         run("accept", record(tmp_path / "run.json", replace(adaptive, launches=[first, *later])))
-        taken = store.entry(TEST, KEY)
+        taken = store.read(TEST, KEY)
 
         assert taken is not None
         assert taken.metrics == {"step": entry(*[0.004] * 5).metrics["step"], "closed": old}
@@ -224,7 +218,7 @@ class TestAccept:
         assert (code, "has no place below the baseline folder" in text) == (2, True)
         assert sorted(tmp_path.rglob("*")) == before
 
-    def test_a_case_id_that_is_like_a_path_stays_a_name(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
+    def test_a_case_id_that_is_like_a_path_stays_a_name(self, run: Run, store: Baselines, tmp_path: Path) -> None:
         run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]
@@ -235,13 +229,13 @@ class TestAccept:
         assert (code, "has no case of that platform and name" in text) == (2, True)
 
 
-def test_list_counts_bounds(run: Run, store: BaselineStore) -> None:
+def test_list_counts_bounds(run: Run, store: Baselines) -> None:
     store.write(TEST, KEY, entry(0.001, bounds={"step": "3 s", "other": "<= 2"}))
 
     assert run("list")[1].splitlines()[1].split()[-3:] == ["1", "1", "2"]
 
 
 def test_diff_against_a_folder(run: Run, tmp_path: Path) -> None:
-    BaselineStore(tmp_path / "other", PLATFORM).write(TEST, KEY, entry(0.001, 0.001))
+    Baselines(tmp_path / "other", PLATFORM).write(TEST, KEY, entry(0.001, 0.001))
 
     assert "step    1 ms  2 ms  +100.0 %    2 -> 3" in run("diff", str(tmp_path / "other"))[1]

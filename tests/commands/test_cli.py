@@ -13,7 +13,7 @@ from support.stores import KEY, PLATFORM, TEST, entry, record, result
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_module_of_the_users_is_imported_before_the_command_reads_files(
     (tmp_path / "my_kinds.py").write_text(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    path = BaselineStore(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(1.0, 1.1))
+    path = Baselines(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(1.0, 1.1))
     path.write_text(path.read_text().replace('"lower"', '"mine"'))
     without = main(["baseline", "list", "--baselines", "b"])
     told = capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_a_module_of_the_users_is_imported_before_the_command_reads_files(
 
 
 def test_the_package_is_the_command_and_names_are_spelled_out_where_the_output_is_ascii(folder: Path) -> None:
-    BaselineStore(folder, PLATFORM).write("tests/test_größe.py::test_a", KEY, entry(1.0))
+    Baselines(folder, PLATFORM).write("tests/test_größe.py::test_a", KEY, entry(1.0))
     command = [sys.executable, "-m", "pytest_distbench", "baseline", "list", "--baselines", str(folder)]
     done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
 

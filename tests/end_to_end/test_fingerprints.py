@@ -324,8 +324,8 @@ def test_what_its_iteration_does_not_wait_for_is_told(
 def test_what_a_loop_of_the_bodys_own_sends_is_counted_and_has_no_fingerprint(launch: Launch) -> None:
     sends, silent = launch("own_loop", params={"steps": 3}), launch("own_loop", params={"steps": 0})
 
-    assert (sends.fingerprints, sends.unseen_collectives) == ({}, 3)
-    assert (silent.fingerprints, silent.unseen_collectives) == ({}, 0)
+    assert (sends.fingerprints, sends.undescribed_collectives) == ({}, 3)
+    assert (silent.fingerprints, silent.undescribed_collectives) == ({}, 0)
 
 
 @pytest.mark.spawn

@@ -18,7 +18,7 @@ from support.launching import Launch, MadeLauncher
 from support.slurm_cluster import command_of, why_not
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
@@ -76,7 +76,7 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
         return record
 
     healthy = train("healthy")
-    entry = make_entry(CASE, [healthy], healthy.software)
+    entry = make_baseline(CASE, [healthy], healthy.software)
 
     def judged(fault: str) -> dict[str, Finding]:
         judgements = compare(TERMS, CASE, [train(fault)], entry, comparisons=1)

@@ -240,6 +240,6 @@ def test_the_tighter_bound_of_both_sides_judges_and_the_loosened_one_is_named(
 
     made = side(here)
     given = verdict("within-threshold", metric="step", unit=made[0].measurements[0].unit, reason="")
-    [found] = judge_bounds([given], made, [], references=side(there))
+    [found] = judge_bounds([given], made, [], baseline=side(there))
 
     assert (found.code == "bound", found.reason) == (bool(reason), reason)

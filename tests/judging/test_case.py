@@ -11,7 +11,7 @@ from support.metrics import baseline_of
 from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import can_repeat, compare
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, StepKind
@@ -190,7 +190,7 @@ def test_what_alone_became_more_than_twice_as_fast_has_improved_however_noisy_it
             for one, f in zip(found, factors, strict=True)
         ]
 
-    known = make_entry(result(1.0).case, made(NOISY, step=1.0, rest=1.0), {"torch": "2.14.0"})
+    known = make_baseline(result(1.0).case, made(NOISY, step=1.0, rest=1.0), {"torch": "2.14.0"})
     assert verdicts(made([1.0, 1.01, 0.99], step=now, rest=others), known)["step"].kind == kind
 
 

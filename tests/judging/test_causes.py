@@ -9,13 +9,13 @@ from support.cases import ON_TWO
 
 from pytest_distbench.judging.remarks import CAUSES, find_causes
 from pytest_distbench.records.case import Case
-from pytest_distbench.records.environment import Environment, GpuWitness
+from pytest_distbench.records.environment import Environment, GpuReport
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSide
 from pytest_distbench.report import verdicts
 
 EQUAL = [0.0, 0.0]
@@ -25,7 +25,7 @@ SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", 
 def case(*verdicts: Finding, launches: list[LaunchRecord], **reference: object) -> CaseResult:
     of, known = (
         Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
-        replace(ReferenceRecord(kind="stored"), **reference),
+        replace(OtherSide(kind="stored"), **reference),
     )
     where = Environment(platform="p", device="d", cores=2, software={})
     found = {"launches": launches, "verdicts": list(verdicts), "reference": known}
@@ -197,9 +197,9 @@ def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
-    then = GpuWitness(sm_mhz=1980.0, memory_mhz=2619.0)
-    card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
+    then = GpuReport(sm_mhz=1980.0, memory_mhz=2619.0)
+    card = GpuReport(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=[card])
     known = case(SLOWER, launches=[launch], gpu_norm=then)
 
     clocks = "SM 1980 MHz -> 1980 MHz (+0.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"
@@ -210,9 +210,9 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
 
 @pytest.mark.parametrize(("then", "now", "is_told"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
 def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now: str, *, is_told: bool) -> None:
-    card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
-    result = case(SLOWER, launches=[launch], gpu_norm=GpuWitness(sm_mhz=2000.0, host_cpu=then))
+    card = GpuReport(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=[card])
+    result = case(SLOWER, launches=[launch], gpu_norm=GpuReport(sm_mhz=2000.0, host_cpu=then))
 
     assert causes_with(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
     assert causes_with(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told

@@ -9,7 +9,7 @@ from support.metrics import baseline, metric, passed, timed
 from support.results import verdict
 from support.stores import entry, launches
 
-from pytest_distbench.judging.entry import few_launches, is_wanted, make_entry, only_judges, why_not_storable
+from pytest_distbench.judging.entry import few_launches, is_wanted, make_baseline, only_judges, why_not_storable
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import Sample, Spread
@@ -19,7 +19,7 @@ from pytest_distbench.records.record import replace
 def test_a_baseline_keeps_the_ends_of_a_series_and_nothing_of_a_number() -> None:
     launches = [passed(timed(1.0), replace(metric(2.0), name="one"), replace(timed(1.0), name="foreign", value=9.0))]
     case = Case(test="t.py::t", id="", conditions=ON_TWO, device="cpu")
-    stored = make_entry(case, launches, {}).metrics
+    stored = make_baseline(case, launches, {}).metrics
 
     [latency], [one], [foreign] = stored["latency"], stored["one"], stored["foreign"]
 
@@ -35,7 +35,7 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
     prints = [{"m": of(BARRIER), "wild": of(reduce(4 * i))} for i in range(3)]
     clocks = [replace(measured, companions={"cpu_s": seconds, "waits": 3.0}) for seconds in (0.1, 0.5, 0.123456)]
     made = [passed(clocks[i], count, index=i, foreign_cores=0.123, fingerprints=prints[i]) for i in range(3)]
-    entry = make_entry(case, made, {})
+    entry = make_baseline(case, made, {})
 
     assert entry.fingerprints["m"] == of(BARRIER)
     assert entry.fingerprints["wild"] == Fingerprint(missing="differs between launches of the same code")

@@ -137,7 +137,7 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
 def test_the_verdict_on_all_fingerprints_of_a_case(
     stored: dict[str, Fingerprint], current: dict[str, Fingerprint], kind: str, reason: str
 ) -> None:
-    verdict = judge_fingerprints(stored, current, launches=1, drift="torch 1 -> 2")
+    verdict = judge_fingerprints(stored, current, launches=1, software="torch 1 -> 2")
 
     assert (verdict.kind, verdict.reason) == (kind, reason)
     assert verdict.is_failure == (kind in ("changed", "missing"))

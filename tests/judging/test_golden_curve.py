@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_distbench.judging.golden_curve import RTOL, Departure, compare, deviations, round_digits
+from pytest_distbench.judging.golden_curve import RTOL, Divergence, compare, deviations, round_digits
 
 GOLDEN = [2.3, 2.1, 1.9, 1.8, 1.7]
 
 
-def departure(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Departure:
+def divergence(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Divergence:
     return compare(GOLDEN, [a * f for a, f in zip(GOLDEN, factors, strict=True)], rtol=rtol, rounding=rounding)
 
 
 def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> None:
-    found = departure(1, 1, 1, 1, 1)
-    assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
+    found = divergence(1, 1, 1, 1, 1)
+    assert found == Divergence(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
     assert found.suggest([], is_each_update=True).startswith("likely causes, behind the curve")
 
-    found = departure(1, 1 + 1e-6, 1 + 1e-4, 1.01, 1.02)
+    found = divergence(1, 1 + 1e-6, 1 + 1e-4, 1.01, 1.02)
     assert (found.starts_at, found.exceeds_at) == (2, 4)
     assert found.largest == pytest.approx(0.02)
 
-    assert departure(1 + 1e-7, 1 + 1e-6, 1.01, 1, 1, rounding=1e-5).starts_at == 3
+    assert divergence(1 + 1e-7, 1 + 1e-6, 1.01, 1, 1, rounding=1e-5).starts_at == 3
 
     # The float32 after 1.0 is 1 + 2**-23
     assert round_digits(1.0) != round_digits(1.0 + 2**-23)
@@ -42,13 +42,13 @@ def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> No
 def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
     factors = [1.0] * (step - 1) + [1.5] * (6 - step)
 
-    assert cause in departure(*factors).suggest([], is_each_update=True)
+    assert cause in divergence(*factors).suggest([], is_each_update=True)
 
 
 def test_a_departure_is_told_in_the_scripts_own_words() -> None:
-    found = departure(1, 1, 1.01, 1, 1)
-    assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("diverges at value 3 (iter 20: loss 1.9),")
+    found = divergence(1, 1, 1.01, 1, 1)
     words = ["iter 0", "iter 10", "iter 20"]
+    assert found.describe(words).startswith("diverges at value 3 (iter 20),")
     assert "momentum" not in found.suggest(words, is_each_update=False)
     assert "gradient" in found.suggest(words, is_each_update=False)
     assert "momentum" in found.suggest(words, is_each_update=True)

@@ -8,27 +8,27 @@ import pytest
 
 from pytest_distbench.judging.case import disturbance
 from pytest_distbench.judging.entry import norm_of
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.launch import LaunchRecord
 
-NORM = GpuWitness(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
+NORM = GpuReport(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
 
 
-def card(**changes: Any) -> GpuWitness:
+def card(**changes: Any) -> GpuReport:
     given = {"label": "GPU 0", "uuid": "GPU-0", "looks": 5, "sm_mhz": 1980.0, "power_limit_w": 700.0}
-    return GpuWitness(**(given | changes))
+    return GpuReport(**(given | changes))
 
 
-def launch(*cards: GpuWitness) -> LaunchRecord:
-    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=list(cards))
+def launch(*cards: GpuReport) -> LaunchRecord:
+    return LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=list(cards))
 
 
 def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
     launches = [launch(card(sm_mhz=mhz, held={"power cap": mhz / 1e4}), card()) for mhz in (1000.0, 1200.0, 1100.0)]
 
-    assert norm_of(launches) == GpuWitness(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
+    assert norm_of(launches) == GpuReport(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
     assert norm_of([launch()]) is None
-    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuWitness(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
+    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuReport(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
 
 
 SLOWED, CLOCKS = "GPU 0 was slowed down by", ": 1410 MHz; at the baseline 1980 MHz"
@@ -45,21 +45,21 @@ CLOCK_SET = "the SM clock is set to 1200 MHz; at the baseline it was"
         (NORM, {"held": {"power cap": 0.9}}, ""),
         (NORM, {"held": {"power cap": 0.5}, "sm_mhz": 1410.0}, ""),
         (NORM, {"held": {"power cap": 0.9}, "sm_mhz": 1410.0}, f"{SLOWED} power cap for 90% of the time{CLOCKS}"),
-        (GpuWitness(held={"temperature": 0.4}), {"held": {"temperature": 0.45}}, ""),
+        (GpuReport(held={"temperature": 0.4}), {"held": {"temperature": 0.45}}, ""),
         (None, {"held": {"power brake": 1.0}}, f"{SLOWED} power brake for 100% of the time"),
         (NORM, {"by_mps": True}, "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"),
-        (GpuWitness(by_mps=True), {"by_mps": True}, ""),
-        (GpuWitness(by_mps=True), {}, ""),
+        (GpuReport(by_mps=True), {"by_mps": True}, ""),
+        (GpuReport(by_mps=True), {}, ""),
         (None, {"by_mps": True}, ""),
         (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W; at the baseline it was 700 W"),
-        (GpuWitness(power_limit_w=500.0), {}, ""),
+        (GpuReport(power_limit_w=500.0), {}, ""),
         (NORM, {"sm_limit_mhz": 1200.0}, f"{CLOCK_SET} free"),
-        (GpuWitness(sm_limit_mhz=1500.0), {"sm_limit_mhz": 1200.0}, f"{CLOCK_SET} 1500 MHz"),
-        (GpuWitness(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
+        (GpuReport(sm_limit_mhz=1500.0), {"sm_limit_mhz": 1200.0}, f"{CLOCK_SET} 1500 MHz"),
+        (GpuReport(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
     ],
 )
-def test_what_was_worse_than_at_the_baseline_is_told(then: GpuWitness | None, now: dict[str, Any], reason: str) -> None:
+def test_what_was_worse_than_at_the_baseline_is_told(then: GpuReport | None, now: dict[str, Any], reason: str) -> None:
     assert disturbance(then, [launch(card(**now))]) == reason
 
 

@@ -9,8 +9,8 @@ import pytest
 from support.metrics import passed
 from support.stores import SOFTWARE, result
 
-from pytest_distbench.judging.case import Beside, compare
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.case import Pairs, compare
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.screening import LONE_SHARE, error_share, find_runs
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
@@ -39,7 +39,7 @@ def sweeps(count: int, factor: Factors = lambda size: 1.0, *, seed: int = 0) -> 
 
 
 def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) -> dict[int, Finding]:
-    entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
+    entry = make_baseline(CASE, sweeps(10, seed=1), SOFTWARE)
     terms = Terms(default_tolerance=0.1, max_launches=most or len(new), cores=2)
     found = compare(terms, CASE, new, entry, comparisons=len(SIZES))
     return {int(j.at["message_bytes"]): j for j in found}
@@ -107,7 +107,7 @@ def test_launches_that_measured_some_sizes_only_count_for_the_runs_they_have_who
 
 @pytest.mark.parametrize("stored", [None, 0.0])
 def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -> None:
-    entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
+    entry = make_baseline(CASE, sweeps(10, seed=1), SOFTWARE)
     broken = metric(SIZES[5]).key
     first, *others = entry.metrics[broken]
     entry = replace(entry, metrics={**entry.metrics, broken: [replace(first, value=stored), *others]})
@@ -122,8 +122,8 @@ def test_beside_another_revision_neighbours_support_each_other_too() -> None:
 
     def judged(factor: Factors) -> dict[int, Finding]:
         terms = Terms(default_tolerance=0.1, max_launches=pairs, cores=2)
-        beside = Beside(references=sweeps(pairs, seed=5), tolerance_of=lambda metric: 0.05, looks=(5, pairs))
-        found = compare(terms, CASE, sweeps(pairs, factor, seed=6), beside=beside, comparisons=1)
+        paired = Pairs(baseline=sweeps(pairs, seed=5), tolerance_of=lambda metric: 0.05, looks=(5, pairs))
+        found = compare(terms, CASE, sweeps(pairs, factor, seed=6), paired=paired, comparisons=1)
         return {int(j.at["message_bytes"]): j for j in found}
 
     found = judged(from_the_middle_up(1.25))

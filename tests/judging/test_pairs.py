@@ -9,7 +9,7 @@ import scipy  # which loads its stats when they are first used: a second
 from support.cases import ON_TWO
 from support.metrics import judge_pairs, metric, passed
 
-from pytest_distbench.judging.case import Beside, compare
+from pytest_distbench.judging.case import Pairs, compare
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, Circumstances, looks, power, smallest_slowdown
 from pytest_distbench.records.case import Case
@@ -119,8 +119,8 @@ def launches(*measurements: Sample, bytes_sent: int = 4096) -> list[LaunchRecord
 
 
 def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Finding]:
-    beside = Beside(references=references, tolerance_of=lambda metric: 0.05, looks=(5, 10))
-    return {f.metric: f for f in compare(TERMS, CASE, current, beside=beside, comparisons=1)}
+    paired = Pairs(baseline=references, tolerance_of=lambda metric: 0.05, looks=(5, 10))
+    return {f.metric: f for f in compare(TERMS, CASE, current, paired=paired, comparisons=1)}
 
 
 @pytest.mark.parametrize("better", METRIC_KINDS)
@@ -186,10 +186,10 @@ def test_a_metric_that_the_candidate_talks_down_fails_under_pairs(changed: Sampl
 def test_another_target_is_no_way_out_where_the_base_judges(is_judge: bool, code: str, better: Better) -> None:
     of_target = number("steps_to_error", 3.0, better, values=[3.0, 2.0, 1.0], identity={"target": 0.05})
     loosened = replace(of_target, identity={"target": 5.0})
-    beside = Beside(
-        references=launches(of_target), tolerance_of=lambda metric: 0.05, looks=(5, 10), is_judge=is_judge
+    paired = Pairs(
+        baseline=launches(of_target), tolerance_of=lambda metric: 0.05, looks=(5, 10), is_judge=is_judge
     )  # fmt: skip
-    found = {f.name: f for f in compare(TERMS, CASE, launches(loosened), beside=beside, comparisons=1)}
+    found = {f.name: f for f in compare(TERMS, CASE, launches(loosened), paired=paired, comparisons=1)}
 
     assert found["steps_to_error"].code == code
     assert found["steps_to_error"].reason.startswith("target was 0.05, now 5.0")

@@ -13,7 +13,7 @@ from support.metrics import passed
 from support.stores import CASE, SOFTWARE, entry
 from support.stores import screened as of_screening
 
-from pytest_distbench.judging.entry import are_enough, explained_by_noise, fewest_launches, make_entry
+from pytest_distbench.judging.entry import are_enough, explained_by_noise, fewest_launches, make_baseline
 from pytest_distbench.judging.screening import CONFIRMED, SCREENING_LAUNCHES, SEEN_SHARE, SUSPICIOUS, Evidence
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
@@ -42,7 +42,7 @@ def noisy(rng: random.Random, sigma: float, factor: float = 1.0) -> float:
 
 
 def baseline(launches: list[LaunchRecord]) -> BaselineEntry:
-    return make_entry(CASE, launches, SOFTWARE)
+    return make_baseline(CASE, launches, SOFTWARE)
 
 
 def screened(

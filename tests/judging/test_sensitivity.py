@@ -14,7 +14,7 @@ from support.results import PAIRED, result, verdict
 
 from pytest_distbench.judging.bounds import why_implausible
 from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of, stored_samples
-from pytest_distbench.judging.remarks import moved_together, out_of_reach
+from pytest_distbench.judging.remarks import changed_together, out_of_reach
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS, SPENDING, Circumstances, of_stored, power
 from pytest_distbench.records.environment import Environment
@@ -199,10 +199,10 @@ def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
 
 
 def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
-    [found] = moved_together([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
+    [found] = changed_together([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
     assert found.reason.startswith("all 4 cases with timings are slower than their baselines, by 1.20 to 1.30 times: ")
 
-    [found] = moved_together([case(0.8)] * 4)
+    [found] = changed_together([case(0.8)] * 4)
     assert found.reason.startswith("all 4 cases with timings are faster than their baselines, by 1.25 to 1.25 times: ")
 
 
@@ -220,4 +220,4 @@ def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
     ids=["few", "one stood still", "one became faster", "a little", "sizes", "beside another revision", "none"],
 )
 def test_anything_else_is_none(results: list[CaseResult]) -> None:
-    assert list(moved_together(results)) == []
+    assert list(changed_together(results)) == []

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pytest_distbench.judging.stats import (
     chi_square_quantile,
-    detectable_slowdown,
     median_interval,
     noise_limit,
     normal_quantile,
     pooled_stdev,
+    smallest_detectable,
     student_t_cdf,
     student_t_quantile,
     worse_pairs,
@@ -59,11 +59,11 @@ def test_chi_square_quantile_is_nearly_scipys(p: float, df: int) -> None:
 @pytest.mark.parametrize(("stored", "new"), [(10, 3), (10, 5), (10, 10), (20, 20)])
 def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distribution_gives(stored: int, new: int) -> None:
     sigma, alpha, df = 0.1, 0.0004, stored + new - 2
-    shift = numpy.log1p(detectable_slowdown(sigma, stored, new, alpha)) / (sigma * (1 / stored + 1 / new) ** 0.5)
+    shift = numpy.log1p(smallest_detectable(sigma, stored, new, alpha)) / (sigma * (1 / stored + 1 / new) ** 0.5)
 
     power = 1 - scipy.stats.nct.cdf(scipy.stats.t.ppf(1 - alpha, df), df, shift)
     assert power == pytest.approx(0.9, abs=0.015)
-    assert detectable_slowdown(0.0, stored, new, alpha, tolerance=0.3) == pytest.approx(0.3)
+    assert smallest_detectable(0.0, stored, new, alpha, tolerance=0.3) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

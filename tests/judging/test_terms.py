@@ -11,7 +11,7 @@ from support.cases import ON_TWO
 from support.metrics import baseline_of, judge
 from support.stores import entry, result
 
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
 from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.case import Case
@@ -51,7 +51,7 @@ BOUND = Bound(side="at_most", value=1.0, where="rank.record")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "terms", "has_reference", "judged"),
+    ("metrics", "terms", "has_baseline", "judged"),
     [
         ([LOSS], {}, True, False),
         ([LOSS, STEP], {}, True, True),
@@ -68,11 +68,11 @@ BOUND = Bound(side="at_most", value=1.0, where="rank.record")
     ],
 )
 def test_a_timing_is_judged_that_somebody_asked_for(
-    metrics: list[Sample], terms: dict[str, Any], has_reference: bool, judged: bool
+    metrics: list[Sample], terms: dict[str, Any], has_baseline: bool, judged: bool
 ) -> None:
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 1, "cores": 2} | terms))
 
-    assert given.judge_timings(metrics, has_reference=has_reference) == judged
+    assert given.judge_timings(metrics, has_baseline=has_baseline) == judged
 
 
 def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:
@@ -158,7 +158,7 @@ def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_t
 
     verdict = judge([measurement], (), Circumstances(tolerance=0.1, comparisons=1, max_launches=1))
 
-    assert make_entry(case, [launch], {}).metrics["m"][0].identity == LOOP
+    assert make_baseline(case, [launch], {}).metrics["m"][0].identity == LOOP
     assert verdict.facts == {**LOOP, "busbw_factor": 1}
 
 

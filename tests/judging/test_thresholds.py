@@ -13,7 +13,7 @@ from support.metrics import STORED, baseline, baseline_of, judge, metric, passed
 from support.stores import CASE, SOFTWARE, screened
 
 from pytest_distbench.judging.comparison import Circumstances
-from pytest_distbench.judging.entry import make_entry, stored_samples
+from pytest_distbench.judging.entry import make_baseline, stored_samples
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import by_all_iterations, typical_noise, variance_of_iterations, whole
@@ -217,7 +217,7 @@ def launches(count: int, seed: int, shape: Shape = list, better: Better = "lower
 
 def suspicion(shape: Shape, better: Better) -> float:
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=2)
-    entry = make_entry(CASE, launches(WHOLE_RULE_STORED, 1, better=better), SOFTWARE)
+    entry = make_baseline(CASE, launches(WHOLE_RULE_STORED, 1, better=better), SOFTWARE)
     new = launches(SCREENING_LAUNCHES, 2, shape, better)
     for count in range(1, SCREENING_LAUNCHES + 1):
         judgements, found = screened(terms, new[:count], entry, comparisons=20)

@@ -19,7 +19,7 @@ from pytest_distbench.judging.stats import noise_limit
 from pytest_distbench.judging.training_rule import STEPS_ALPHA, Family, judge_family, known_values, olympic
 from pytest_distbench.launch.reduce import merge, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
+from pytest_distbench.records.metric import UNTIL_CHANGED, Observation, Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
@@ -276,7 +276,7 @@ def test_another_training_is_red_but_for_what_hardly_is_another(recipe: str, cha
 )
 def test_a_curve_whose_length_nobody_set_is_as_long_as_the_loss_takes_to_move(losses: list[float], steps: int) -> None:
     assert golden_curve.steps_to_move(losses) == steps
-    of = Sample(name="loss", unit="", better="curve", value=1.0, values=losses, facts={UNTIL_MOVED: True})
+    of = Sample(name="loss", unit="", better="curve", value=1.0, values=losses, facts={UNTIL_CHANGED: True})
     assert len(stored_samples([of, of])[0].values) == steps
     assert len(stored_samples([replace(of, facts={})])[0].values) == len(losses)
     assert judged_curve(losses, losses[:steps]).kind in ("unchanged", "inconclusive")

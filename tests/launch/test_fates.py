@@ -171,7 +171,7 @@ def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchP
 
     fates = determine_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
 
-    assert [(f.rank, f.doubt_s) for f in fates] == [(1, 0.0), (0, 0.0)]
+    assert [(f.rank, f.error_s) for f in fates] == [(1, 0.0), (0, 0.0)]
     assert merge_outcomes(fates, after_s=1.0)[1] == "rank 1 raised RuntimeError: x"
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from pytest_distbench.launch.trained import by_ranks, samples_of
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.metric import REPLICAS, SAVED, TOLD, WEIGHTS, Sample
+from pytest_distbench.records.metric import REPLICAS, SAID, SAVED, WEIGHTS, Sample
 from pytest_distbench.records.trained import Option, TensorState, Trained
 
 
-def state(digest: str, *, form: str = "float32 4", norm: float = 1.0, moved: float = 1.0) -> TensorState:
-    return TensorState(form, digest, norm, 0.1, 0.2, moved)
+def state(digest: str, *, form: str = "float32 4", norm: float = 1.0, change: float = 1.0) -> TensorState:
+    return TensorState(form, digest, norm, 0.1, 0.2, change)
 
 
 def reports(*ranks: Trained) -> list[RankReport]:
@@ -52,8 +52,8 @@ def test_what_ranks_hold_alike_stands_once() -> None:
 def test_weights_have_their_updates_options_and_norm_and_a_file_the_moves_of_its_weights() -> None:
     one = Trained(
         updates=7,
-        weights={"net.w": state("a", norm=3.0, moved=0.5), "b": state("b", norm=4.0)},
-        saved={"m.pt: model.net.w": state("c", moved=0.0), "m.pt: epoch": state("d", moved=0.0)},
+        weights={"net.w": state("a", norm=3.0, change=0.5), "b": state("b", norm=4.0)},
+        saved={"m.pt: model.net.w": state("c", change=0.0), "m.pt: epoch": state("d", change=0.0)},
         options={"SGD: lr": 0.5},
     )
     weights, saved = samples_of(reports(one, Trained(updates=6)))
@@ -62,7 +62,7 @@ def test_weights_have_their_updates_options_and_norm_and_a_file_the_moves_of_its
     assert weights.tensors["0"]["the number of updates"].norm == 7
     assert weights.options == {"0": {"SGD: lr": 0.5}}
     assert saved.name == SAVED
-    assert {name: s.moved for name, s in saved.tensors["0"].items()} == {"m.pt: model.net.w": 0.5, "m.pt: epoch": 0.0}
+    assert {name: s.change for name, s in saved.tensors["0"].items()} == {"m.pt: model.net.w": 0.5, "m.pt: epoch": 0.0}
     assert samples_of(reports(Trained(), Trained())) == []
 
 
@@ -87,7 +87,7 @@ def test_replicas_that_differ_are_named_with_the_updates_between_which_they_part
 ) -> None:
     found = replicas(*ranks)
 
-    assert ("" if found is None else found.facts[TOLD]) == told
+    assert ("" if found is None else found.facts[SAID]) == told
     assert found is None or [(bound.side, bound.value) for bound in found.bounds] == [("most", 0)]
 
 

@@ -10,7 +10,7 @@ from support.ranks import make_rank
 from pytest_distbench.layouts.compare import LayoutComparison
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.metric import SAID
 
 EQUAL = Seen(0.0, 1.0, 0.0)
 NONE = Seen(0.0, 0.0, 0.0)  # this rank has not seen it
@@ -27,7 +27,7 @@ def texts(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None
     rank = make_rank()
     seen = [{q: s for q, s in (dict.fromkeys(all_of, EQUAL) | dict(one)).items() if s is not NONE} for one in ranks]
     LayoutComparison(limits=dict.fromkeys(all_of, 0.1), seen=seen, dtypes=dtypes or {}).record(rank)
-    return {each.name: str(each.facts.get(TOLD, "")) for each in rank.notebook.observations}
+    return {each.name: str(each.facts.get(SAID, "")) for each in rank.notebook.observations}
 
 
 A = Quantity(1, GRADIENT, "a")
@@ -92,5 +92,5 @@ def test_a_quantity_that_no_rank_has_is_told() -> None:
     LayoutComparison(limits={A: 0.1, Quantity(1, LOSS): 0.1}, seen=[{Quantity(1, LOSS): EQUAL}], dtypes={}).record(rank)
     [gradient] = [each for each in rank.notebook.observations if each.name == "gradient_deviation"]
 
-    assert gradient.facts[TOLD] == "the gradient of a in step 1 is missing"
+    assert gradient.facts[SAID] == "the gradient of a in step 1 is missing"
     assert gradient.value is None

@@ -12,7 +12,7 @@ from pytest_distbench.machine import gpu_watch
 from pytest_distbench.machine.gpu_watch import GpuState, GpuWatch, await_memory, memory_of
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import cpu_name
-from pytest_distbench.records.environment import Gpu, GpuWitness
+from pytest_distbench.records.environment import Gpu, GpuReport
 
 OURS, FOREIGN, UNKNOWN = 100, 200, 300
 WHOSE = {OURS: False, FOREIGN: True, UNKNOWN: None}
@@ -25,7 +25,7 @@ def watched(
     moments: tuple[float, ...] = (0, 1, 2, 3),
     names: Mapping[int, str] | None = None,
     **changes: object,
-) -> GpuWitness:
+) -> GpuReport:
     """The record of a GPU that was looked at in these moments."""
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
     with simulated(Host(cards=[card])) as nvml:
@@ -166,11 +166,11 @@ def driver(held_until: Mapping[str, float]) -> tuple[Callable[[], float], Callab
 
 def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 3.0})
-    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {}
+    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, monotonic=clock, sleep=sleep) == {}
     assert 3.0 <= clock() < 3.5
 
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 1000.0})
-    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
+    assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, monotonic=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
     assert gpu_watch.PATIENCE_S <= clock() < gpu_watch.PATIENCE_S + 1
 
     assert gpu_watch.held_remark("GPU 1", 4 * GIB, ["python (pid 12)"]).startswith(
@@ -190,7 +190,7 @@ def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
 
 
 def test_little_is_not_waited_for_nor_a_gpu_that_no_longer_tells() -> None:
-    at_once: dict[str, Callable] = {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
+    at_once: dict[str, Callable] = {"monotonic": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
     for used in (0, GIB, GIB + gpu_watch.SLACK_BYTES):
         assert await_memory(lambda used=used: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}  # type: ignore[misc]
     assert await_memory(dict, {"GPU 0": GIB}, **at_once) == {}

@@ -19,7 +19,6 @@ from pytest_distbench.machine import locks
 from pytest_distbench.machine.locks import (
     Version,
     alone_on_this_host,
-    beside_others_on_this_host,
     cpu_group,
     find_controller,
     lease,
@@ -27,6 +26,7 @@ from pytest_distbench.machine.locks import (
     remove,
     remove_stale,
     turn_of_a_launch,
+    with_others_on_this_host,
 )
 
 
@@ -60,8 +60,8 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
 
 
 def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_else() -> None:
-    with beside_others_on_this_host(on_wait=ignore):
-        with beside_others_on_this_host(on_wait=pytest.fail):
+    with with_others_on_this_host(on_wait=ignore):
+        with with_others_on_this_host(on_wait=pytest.fail):
             pass
         with (
             pytest.raises(LauncherError, match=r"for another measurement on this host, .* held by pid"),
@@ -71,7 +71,7 @@ def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_el
     with (
         alone_on_this_host(on_wait=pytest.fail),
         pytest.raises(LauncherError, match=r"for a measurement that is alone on this host, .* held by pid"),
-        beside_others_on_this_host(on_wait=ignore),
+        with_others_on_this_host(on_wait=ignore),
     ):
         pytest.fail("one of them believes to be alone")
 
@@ -139,7 +139,7 @@ class Waiter:
         self.process.communicate()
 
 
-@pytest.mark.parametrize("how", ["alone_on_this_host", "beside_others_on_this_host"])
+@pytest.mark.parametrize("how", ["alone_on_this_host", "with_others_on_this_host"])
 @pytest.mark.parametrize("killed", [None, 0, 1], ids=["none", "the first", "the second"])
 def test_who_waits_longest_is_next_whoever_is_killed(tmp_path: Path, how: str, killed: int | None) -> None:
     with alone_on_this_host(on_wait=ignore):

@@ -14,7 +14,7 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.progress import duration_text, expected_s, header_lines
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 
 
 def lines(folder: Path, *, shares_host: bool = False, against: str = "", **changes: Any) -> list[str]:
@@ -23,12 +23,12 @@ def lines(folder: Path, *, shares_host: bool = False, against: str = "", **chang
     environment = replace(result().environment, shares_host=shares_host)
     settings = SimpleNamespace(**(given | changes))
     return header_lines(
-        environment, BaselineStore(folder, "cpu-x"), settings, against=against, duration="", record="pytest --update"
+        environment, Baselines(folder, "cpu-x"), settings, against=against, duration="", record="pytest --update"
     )
 
 
 def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
-    BaselineStore(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
+    Baselines(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
     first, second = lines(tmp_path)
     assert first.endswith(": world size 2, 4, gloo, ranks forked with torch loaded, 2 CPU cores (X), torch 2.14.0")
     assert second == f"distbench: baselines {tmp_path}/cpu-x (1 case)"

@@ -116,14 +116,14 @@ def test_each_case_is_counted_as_one_thing() -> None:
 
 def test_what_a_confirmation_cleared_is_counted_with_its_cost() -> None:
     turns = Confirmation(
-        revision="a90c25b475", here="b", took_s=41.0, launches=launches(1.0, 1.0), references=launches(1.0)
+        revision="a90c25b475", here="b", took_s=41.0, launches=launches(1.0, 1.0), baselines=launches(1.0)
     )
     case = result(verdict("cleared"), confirmation=turns)
     text = counts([case], took_s=None)[-1].text
     told = "        1 with suspicious or noisy timings, cleared by interleaved A/B with a90c25b475 (3 launches, 41 s)"
     assert text == told
 
-    alone = replace(turns, references=[])
+    alone = replace(turns, baselines=[])
     text = counts([replace(case, confirmation=alone)], took_s=None)[-1].text
     assert "further launches, as the code is still that of a90c25b475 (2 launches" in text
 
@@ -153,7 +153,7 @@ def test_sensitivity_is_the_median_and_the_worst_of_the_timings_that_were_decide
 
 
 def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> None:
-    turns = Confirmation(revision="4c8a564357", here="b", took_s=60.0, launches=launches(1.0), references=launches(1.0))
+    turns = Confirmation(revision="4c8a564357", here="b", took_s=60.0, launches=launches(1.0), baselines=launches(1.0))
     found = verdict(
         "not-confirmed", statistic="A/B sqrt(min x p25)", facts={"noise_floor": -0.24}, launches=7, mde=1.05,
         reason="its time was used up: --distbench-confirm=auto:SECONDS",

@@ -9,7 +9,7 @@ from pytest_distbench.judging.remarks import flaky_tests
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, OtherSide
 from pytest_distbench.report.terminal import interrupted_lines
 from pytest_distbench.report.verdicts import case_table
 
@@ -21,7 +21,7 @@ from pytest_distbench.report.verdicts import case_table
         (PAIRED, "software differs from the baseline's: torch 2.13.0 -> 2.14.0 (2 cases)"),
     ],
 )
-def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: ReferenceRecord, line: str) -> None:
+def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: OtherSide, line: str) -> None:
     lines = end_of([result(verdict(), reference=reference)] * 2)
 
     assert [found.text for found in lines if "software" in found.text] == [line]
@@ -39,7 +39,7 @@ def test_remarks_about_a_run_are_told_once() -> None:
     assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
 
     seen = result(verdict())
-    unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
+    unseen = replace(seen, launches=[replace(seen.launches[0], undescribed_collectives=3)])
     lines = end_of([seen, unseen, unseen])
     [line] = [line.text for line in lines if "no fingerprint" in line.text]
     assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")

@@ -12,12 +12,12 @@ from support.stores import KEY, PLATFORM, entry
 from pytest_distbench.commands.baseline import MOST_ROWS, change_lines, change_markdown
 from pytest_distbench.judging.words import AXES, metric_text, point_text
 from pytest_distbench.judging.words import change as change_text
-from pytest_distbench.records.case import BaselineEntry, EntryName
+from pytest_distbench.records.case import BaselineEntry, BaselineName
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
 from pytest_distbench.report.verdicts import MOST, case_table, number_properties, telling_verdicts, verdict_rows
-from pytest_distbench.store.accept import EntryChange, entry_change
+from pytest_distbench.store.accept import BaselineChange, baseline_change
 
 
 def test_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
@@ -25,8 +25,8 @@ def test_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
 
 
-def change(name: str, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange:
-    made = entry_change(EntryName(platform=PLATFORM, test=f"{name}.py::{name}", key=KEY), old, new)
+def change(name: str, old: BaselineEntry | None, new: BaselineEntry | None) -> BaselineChange:
+    made = baseline_change(BaselineName(platform=PLATFORM, test=f"{name}.py::{name}", key=KEY), old, new)
     assert made is not None
     return made
 

@@ -9,7 +9,7 @@ from support.metrics import passed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
@@ -46,7 +46,7 @@ def confirmed(
     stored: LaunchRecord, here: LaunchRecord, there: LaunchRecord, *, beside: LaunchRecord | None = None
 ) -> tuple[dict[str, Finding], dict[str, Finding]]:
     """What the stored comparison says, and what the commit that recorded it makes of that."""
-    entry = make_entry(CASE, [stored, stored], stored.software)
+    entry = make_baseline(CASE, [stored, stored], stored.software)
     before = [*compare(TERMS, CASE, [here], entry, comparisons=1)]
     references = [there, beside or there]
     after = confirm_digits(TERMS, CASE, before, [here], references, entry, revision="3f2a91c0d4")

@@ -11,14 +11,14 @@ from support.fingerprints import BARRIER, of
 from support.results import verdict
 from support.stores import HUNG, PLATFORM, entry, environment, result
 
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, StepKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
+from pytest_distbench.records.run import CaseResult, OtherSide
+from pytest_distbench.store.accept import NotABaseline, propose_baseline, why_test_did_not_pass
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 
@@ -28,7 +28,7 @@ def values_of(made: Any, key: str) -> list[float | None]:
 
 
 def take(made: CaseResult, stored: Any = None, *, mode: str = "all", force: bool = False) -> Any:
-    return propose_entry(made, stored, mode=mode, force=force)
+    return propose_baseline(made, stored, mode=mode, force=force)
 
 
 def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
@@ -39,7 +39,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert take(result(*FIVE, code="better"), entry(1.0), mode="failed") is None
     assert take(result(*FIVE), entry(1.0), mode="new") is None
 
-    beside = ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
+    beside = OtherSide(kind="paired", name="main (3f2a91c0d4)")
     assert take(result(*FIVE, reference=beside, verdicts=[verdict("within-threshold")])) is None
     told = r"compared with main \(3f2a91c0d4\) by interleaved A/B, .* without --distbench-against"
     with pytest.raises(NotABaseline, match=told):
@@ -96,7 +96,7 @@ def test_numbers_of_a_test_that_failed_beside_its_verdicts_are_no_baseline(
     assert why_test_did_not_pass(made) == ({made[0].nodeid: why} if why else {})
     if why:
         with pytest.raises(NotABaseline, match=f"{why}; fix it, and measure again"):
-            propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
+            propose_baseline(made[0], None, mode="all", force=False, did_not_pass=why)
 
 
 @pytest.mark.parametrize("update", ["new", "changed"])
@@ -163,7 +163,7 @@ def recorded(*metrics: Sample) -> BaselineEntry:
     launch = replace(measured(*metrics).launches[0], foreign_cores=0.0, wall_s=2.0)
     steady = [metric("step", "lower", 1.0), metric("peak_memory", "memory", 1e6)]
     launches = [replace(launch, measurements=[*steady, *metrics])] * 5
-    return make_entry(result(1.0).case, launches, {"torch": "2.14.0"})
+    return make_baseline(result(1.0).case, launches, {"torch": "2.14.0"})
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_number_that_is_newer_than_the_run_is_overwritten_by_force_alone(
     then: list[float], now: list[float], newer: str
 ) -> None:
     code = "beyond-threshold" if then else "no-baseline"
-    known = ReferenceRecord(kind="stored", metrics=entry(*then).metrics if then else {})
+    known = OtherSide(kind="stored", metrics=entry(*then).metrics if then else {})
     made, stored = result(*FIVE, code=code, reference=known), entry(*now)
 
     if newer:

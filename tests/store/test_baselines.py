@@ -23,12 +23,12 @@ from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.baselines import BaselineStore, NotRecorded, read_file, recordings
+from pytest_distbench.store.baselines import Baselines, NotRecorded, read_file, recordings
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
-    return BaselineStore(tmp_path / "baselines", PLATFORM)
+def store(tmp_path: Path) -> Baselines:
+    return Baselines(tmp_path / "baselines", PLATFORM)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def commit(root: Path, message: str) -> str:
     return git(root, "rev-parse", "HEAD").strip()
 
 
-def test_it_is_the_last_one_that_changed_numbers(store: BaselineStore, repository: Path) -> None:
+def test_it_is_the_last_one_that_changed_numbers(store: Baselines, repository: Path) -> None:
     store.write(TEST, KEY, entry(1.0, 1.1))
     commit(repository, "one")
     store.write(TEST, KEY, entry(2.0, 2.1))
@@ -61,7 +61,7 @@ def test_it_is_the_last_one_that_changed_numbers(store: BaselineStore, repositor
     assert recording_commit(store.path(TEST, KEY), repository) == second
 
 
-def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: BaselineStore, repository: Path) -> None:
+def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: Baselines, repository: Path) -> None:
     path = store.write(TEST, KEY, made := entry(1.0, 1.1))
     now = path.read_text()
     older = now.replace('"schema": 3', '"schema": 2').replace('"unit": "s"', '"facts": {"mode": "loop"}, "unit": "s"')
@@ -72,7 +72,7 @@ def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: Baselin
     found = list(recordings(path, repository))
 
     assert [(commit, entry) for commit, _, entry in found] == [(first, None)]
-    assert store.entry(TEST, KEY) == made
+    assert store.read(TEST, KEY) == made
 
     path.write_text(now.replace("1.1", "1.2").replace("1.0", "3.0"))
     last = commit(repository, "measured again")
@@ -89,7 +89,7 @@ def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: Baselin
     ids=["one digit", "one launch", "no launch"],
 )
 def test_single_numbers_that_were_edited_are_no_recording(
-    store: BaselineStore, repository: Path, edited: Callable[[BaselineEntry], dict[str, list[Sample]]]
+    store: Baselines, repository: Path, edited: Callable[[BaselineEntry], dict[str, list[Sample]]]
 ) -> None:
     store.write(TEST, KEY, measured := entry(1.0, 1.1, 1.2))
     first = commit(repository, "one")
@@ -109,7 +109,7 @@ def test_single_numbers_that_were_edited_are_no_recording(
     ],
     ids=["file", "function", "folder"],
 )
-def test_a_file_that_moved_keeps_who_recorded_it(store: BaselineStore, repository: Path, old: str, new: str) -> None:
+def test_a_file_that_moved_keeps_who_recorded_it(store: Baselines, repository: Path, old: str, new: str) -> None:
     measured = entry(1.0, 1.1, 1.2)
     store.write(old, KEY, measured)
     first = commit(repository, "one")
@@ -124,7 +124,7 @@ def test_a_file_that_moved_keeps_who_recorded_it(store: BaselineStore, repositor
 
 
 @pytest.mark.parametrize("text", ["{", "<<<<<<< ours\n", ""])
-def test_what_nobody_can_read_is_no_recording_and_hides_none(store: BaselineStore, repository: Path, text: str) -> None:
+def test_what_nobody_can_read_is_no_recording_and_hides_none(store: Baselines, repository: Path, text: str) -> None:
     path = store.path(TEST, KEY)
     store.write(TEST, KEY, entry(1.0, 1.1, 1.2))
     first = commit(repository, "one")
@@ -138,7 +138,7 @@ def test_what_nobody_can_read_is_no_recording_and_hides_none(store: BaselineStor
     assert [commit for commit, _, _ in recordings(path, repository)] == [first]
 
 
-def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: BaselineStore, repository: Path) -> None:
+def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: Baselines, repository: Path) -> None:
     (repository / "a").write_text("")
     commit(repository, "one")
     store.write(TEST, KEY, entry(1.0, 1.1))
@@ -151,7 +151,7 @@ def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: Baseli
 
 
 def test_another_repository_or_none_is_told(tmp_path: Path) -> None:
-    store = BaselineStore(tmp_path / "baselines", PLATFORM)
+    store = Baselines(tmp_path / "baselines", PLATFORM)
     store.write(TEST, KEY, entry(1.0, 1.1))
     with pytest.raises(NotRecorded, match="not in the repository of the tests"):
         recording_commit(store.path(TEST, KEY), tmp_path)
@@ -160,7 +160,7 @@ def test_another_repository_or_none_is_told(tmp_path: Path) -> None:
         recording_commit(store.path(TEST, KEY), tmp_path)
 
 
-def test_a_shallow_clone_is_told_with_the_command_that_deepens_it(store: BaselineStore, repository: Path) -> None:
+def test_a_shallow_clone_is_told_with_the_command_that_deepens_it(store: Baselines, repository: Path) -> None:
     store.write(TEST, KEY, entry(1.0, 1.1))
     commit(repository, "one")
     (repository / "other").write_text("x")
@@ -169,7 +169,7 @@ def test_a_shallow_clone_is_told_with_the_command_that_deepens_it(store: Baselin
     git(repository, "clone", "--quiet", "--depth", "1", f"file://{repository}", str(clone))
 
     with pytest.raises(NotRecorded, match=r"shallow clone.*git fetch --deepen=100.*fetch-depth: 0"):
-        recording_commit(BaselineStore(clone / "baselines", PLATFORM).path(TEST, KEY), clone)
+        recording_commit(Baselines(clone / "baselines", PLATFORM).path(TEST, KEY), clone)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_for_ever(folder: str) -> None:
-    store = BaselineStore(Path(folder), "cpu")
+    store = Baselines(Path(folder), "cpu")
     while True:
         store.write(TEST, "a", entry(1.0, 2.0))
         store.write(TEST, "b", entry(1.0, 2.0))
@@ -194,26 +194,26 @@ def _write_for_ever(folder: str) -> None:
         ("x" * 300, "x" * 180 + "~0d4e2ca9e9cbced7.json"),
     ],
 )
-def test_a_case_of_any_name_has_a_file_of_its_own(store: BaselineStore, key: str, name: str) -> None:
+def test_a_case_of_any_name_has_a_file_of_its_own(store: Baselines, key: str, name: str) -> None:
     assert store.write(TEST, key, entry(1.0)).name == name
-    assert store.entries(TEST) == {key: entry(1.0)}
+    assert store.of_test(TEST) == {key: entry(1.0)}
 
 
 @pytest.mark.parametrize("text", ["[\n  1,\n  2\n]", '"], {"a": [1.0]', "\\u0041\x00\u2028é", " ", ""])
-def test_what_is_written_is_read_whatever_its_texts_and_numbers(store: BaselineStore, text: str) -> None:
+def test_what_is_written_is_read_whatever_its_texts_and_numbers(store: Baselines, text: str) -> None:
     identity = {text: True, "least": -(2**63), "share": 0.1, "text": text}
     usual = {"name": text, "values": [1e16], "over_ranks": [1e-300], "identity": identity}
     metric = baseline_of([1.7976931348623157e308, None, 5e-324, -0.1], "same", text, **usual)
     made = entry(workload=text, test_id=text, software={text: text}, metrics={text: metric}, xfail_perf=text)
     store.write(TEST, text, made)
 
-    assert store.entry(TEST, text) == made
+    assert store.read(TEST, text) == made
     assert [(file.key, file.entry) for file in store.read_all()] == [(text, made)]
     assert store.delete(TEST, text)
-    assert store.entries(TEST) == {}
+    assert store.of_test(TEST) == {}
 
 
-def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) -> None:
+def test_number_lists_take_one_line_and_keys_are_sorted(store: Baselines) -> None:
     text = store.write(TEST, KEY, entry(0.25, 1e-05, 3.0)).read_text()
 
     assert '"launches": [0.25, 0.00001, 3.0]' in text
@@ -234,16 +234,16 @@ def test_number_lists_take_one_line_and_keys_are_sorted(store: BaselineStore) ->
         f"suites/test_x.py::{'x' * 201}",
     ],
 )
-def test_a_path_cannot_leave_the_store(store: BaselineStore, test: str) -> None:
+def test_a_path_cannot_leave_the_store(store: Baselines, test: str) -> None:
     with pytest.raises(StoredFileError, match="no place below the baseline folder"):
         store.write(test, KEY, entry(1.0))
 
 
-def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) -> None:
+def test_two_tests_with_one_place_do_not_share_a_baseline(store: Baselines) -> None:
     store.write("../b/test_a.py::t", KEY, entry(1.0))
     other = "_above_/b/test_a.py::t"
 
-    for use in (store.entry, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.entries(test)):
+    for use in (store.read, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.of_test(test)):
         told = r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
         with pytest.raises(StoredFileError, match=told):
             use(other, KEY)
@@ -270,7 +270,7 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
         ('  "schema"', '<<<<<<< HEAD\n  "schema"', r"marks of a merge conflict.*--ours"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: str, said: str) -> None:
+def test_what_is_wrong_in_a_file_is_named(store: Baselines, old: str, new: str, said: str) -> None:
     path = store.write(TEST, KEY, entry(1.0, 2.0))
     text = path.read_text()
     assert old in text
@@ -280,9 +280,7 @@ def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: s
         read_file(path)
 
 
-def test_a_recorded_entry_without_metrics_is_refused_and_one_of_bounds_alone_is_read(
-    store: BaselineStore,
-) -> None:
+def test_a_recorded_entry_without_metrics_is_refused_and_one_of_bounds_alone_is_read(store: Baselines) -> None:
     path = store.write(TEST, KEY, entry(1.0, metrics={}))
     with pytest.raises(StoredFileError, match="metrics` is empty: a recorded baseline has at least one"):
         read_file(path)
@@ -291,11 +289,11 @@ def test_a_recorded_entry_without_metrics_is_refused_and_one_of_bounds_alone_is_
     assert read_file(store.write(TEST, KEY, entry(1.0, metrics={}, workload=""))).entry.metrics == {}
 
 
-def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: BaselineStore) -> None:
+def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: Baselines) -> None:
     store.write(TEST, "a:b-ws2.gloo.warm", entry(1.0, test_id="a:b-ws2"))
 
-    assert store.entries(TEST, test_ids=["a"]) == {}
-    assert set(store.entries(TEST, test_ids=["a:b-ws2"])) == {"a:b-ws2.gloo.warm"}
+    assert store.of_test(TEST, test_ids=["a"]) == {}
+    assert set(store.of_test(TEST, test_ids=["a:b-ws2"])) == {"a:b-ws2.gloo.warm"}
 
 
 @pytest.mark.parametrize(
@@ -311,15 +309,15 @@ def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: B
     ],
 )
 def test_an_entry_of_another_tool_belongs_to_the_test_whose_id_its_name_begins_with(
-    store: BaselineStore, key: str, ids: list[str], *, is_one: bool
+    store: Baselines, key: str, ids: list[str], *, is_one: bool
 ) -> None:
     store.write(TEST, key, entry(1.0))
 
-    assert set(store.entries(TEST, test_ids=ids)) == ({key} if is_one else set())
+    assert set(store.of_test(TEST, test_ids=ids)) == ({key} if is_one else set())
 
 
 def test_the_baselines_of_this_repository_are_read() -> None:
-    store = BaselineStore(Path(__file__).parents[2] / "baselines", "cpu-amd-epyc-f26m2-2c")
+    store = Baselines(Path(__file__).parents[2] / "baselines", "cpu-amd-epyc-f26m2-2c")
     files = list(store.read_all())
 
     assert files
@@ -327,7 +325,7 @@ def test_the_baselines_of_this_repository_are_read() -> None:
     assert {file.entry.conditions.engine for file in files if ".elastic-" in file.key} <= {"stock", "fast"}
 
 
-def test_files_that_cannot_be_read_are_named_each_with_its_reason_and_of_many_the_first(store: BaselineStore) -> None:
+def test_files_that_cannot_be_read_are_named_each_with_its_reason_and_of_many_the_first(store: Baselines) -> None:
     def named(*texts: str) -> list[str]:
         for number, text in enumerate(texts):
             store.path(TEST, f"{number:02}-{KEY}").write_text(text)
@@ -358,12 +356,12 @@ class TestBaselines:
 
     @given(st.text(max_size=80))
     def test_no_name_of_a_test_leads_out_of_the_store(self, folder: Path, name: str) -> None:
-        store = BaselineStore(folder / "names", "cpu")
+        store = Baselines(folder / "names", "cpu")
         for test in (name, f"{name}::test", f"a.py::{name}"):
             try:
                 path = store.path(test, name)
-                assert store.entry(test, name) is None
-                assert store.entries(test) == {}
+                assert store.read(test, name) is None
+                assert store.of_test(test) == {}
             except DistbenchError:
                 continue
             assert path.resolve().is_relative_to(store.folder.resolve())
@@ -373,14 +371,14 @@ class TestBaselines:
         elsewhere.mkdir()
         (tmp_path / "baselines" / "cpu").mkdir(parents=True)
         (tmp_path / "baselines" / "cpu" / "suites").symlink_to(elsewhere)
-        store = BaselineStore(tmp_path / "baselines", "cpu")
+        store = Baselines(tmp_path / "baselines", "cpu")
 
         with pytest.raises(StoredFileError, match="outside the baseline folder"):
             store.write(TEST, "a", entry(1.0, 2.0))
         assert list(elsewhere.iterdir()) == []
 
     def test_two_writers_killed_at_any_moment_leave_whole_files(self, tmp_path: Path) -> None:
-        store = BaselineStore(tmp_path, "cpu")
+        store = Baselines(tmp_path, "cpu")
         dice = random.Random(0)
         for _ in range(15):
             fork = multiprocessing.get_context("fork")
@@ -392,10 +390,10 @@ class TestBaselines:
             for writer in writers:
                 os.kill(writer.pid or 0, signal.SIGKILL)
                 writer.join()
-            assert set(store.entries(TEST)) <= {"a", "b"}
+            assert set(store.of_test(TEST)) <= {"a", "b"}
 
     def test_what_a_killed_writer_left_is_removed_later_and_a_living_writers_is_not(self, tmp_path: Path) -> None:
-        store = BaselineStore(tmp_path, "cpu")
+        store = Baselines(tmp_path, "cpu")
         path = store.write(TEST, "a", entry(1.0, 2.0))
         abandoned, living = (path.with_name(f".{name}.json.x.distbench-draft") for name in ("abandoned", "living"))
         for draft in (abandoned, living):
@@ -406,7 +404,7 @@ class TestBaselines:
         assert sorted(path.parent.iterdir()) == sorted([path, living])
 
 
-def test_a_file_that_is_a_link_is_refused_and_stays(store: BaselineStore, tmp_path: Path) -> None:
+def test_a_file_that_is_a_link_is_refused_and_stays(store: Baselines, tmp_path: Path) -> None:
     path = store.write(TEST, KEY, entry(1.0))
     elsewhere = tmp_path / "elsewhere.json"
     path.rename(elsewhere)
@@ -414,8 +412,8 @@ def test_a_file_that_is_a_link_is_refused_and_stays(store: BaselineStore, tmp_pa
     before = elsewhere.read_bytes()
 
     for use in (
-        lambda: store.entry(TEST, KEY),
-        lambda: store.entries(TEST),
+        lambda: store.read(TEST, KEY),
+        lambda: store.of_test(TEST),
         lambda: list(store.read_all()),
         lambda: store.write(TEST, KEY, entry(1.0)),
     ):
@@ -425,32 +423,32 @@ def test_a_file_that_is_a_link_is_refused_and_stays(store: BaselineStore, tmp_pa
     assert elsewhere.read_bytes() == before
 
 
-def test_a_test_without_files_has_no_entries(store: BaselineStore) -> None:
-    assert store.entries(TEST) == {}
-    assert store.entry(TEST, KEY) is None
+def test_a_test_without_files_has_no_entries(store: Baselines) -> None:
+    assert store.of_test(TEST) == {}
+    assert store.read(TEST, KEY) is None
     assert not store.delete(TEST, KEY)
 
 
-def test_a_copied_file_is_not_taken_for_another_case(store: BaselineStore) -> None:
+def test_a_copied_file_is_not_taken_for_another_case(store: Baselines) -> None:
     path = store.write(TEST, KEY, entry(1.0))
     path.with_name("ws4.gloo.warm.json").write_bytes(path.read_bytes())
 
     with pytest.raises(StoredFileError, match=r"ws4.gloo.warm.json: holds .*\[ws2.gloo.warm\], whose place is"):
-        store.entry(TEST, "ws4.gloo.warm")
+        store.read(TEST, "ws4.gloo.warm")
 
 
-def test_writing_one_case_leaves_the_others_untouched(store: BaselineStore) -> None:
+def test_writing_one_case_leaves_the_others_untouched(store: Baselines) -> None:
     untouched = store.write(TEST, "a", entry(1.0))
     before = untouched.stat()
     store.write(TEST, "b", entry(2.0))
     store.write(TEST, "b", entry(3.0))
     after = untouched.stat()
 
-    assert store.entries(TEST) == {"a": entry(1.0), "b": entry(3.0)}
+    assert store.of_test(TEST) == {"a": entry(1.0), "b": entry(3.0)}
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)  # of its inode nothing was set
 
 
-def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store: BaselineStore) -> None:
+def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store: Baselines) -> None:
     tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
     places = [store.write(test, KEY, entry(i)).relative_to(store.folder) for i, test in enumerate(tests)]
 
@@ -458,8 +456,8 @@ def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(stor
     assert found == ["_above_/_above_/b/tests/test_a/t", "_above_/b/tests/test_a/t", "b/tests/test_a/t"]
 
 
-def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
+def test_files_of_other_cases_are_not_read(store: Baselines) -> None:
     store.write(TEST, KEY, entry(1.0))
     store.write(TEST, "ws4.gloo.warm", entry(1.0)).write_text("{")
 
-    assert set(store.entries(TEST, test_ids=["ws2"])) == {KEY}
+    assert set(store.of_test(TEST, test_ids=["ws2"])) == {KEY}

@@ -12,28 +12,28 @@ from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName
+from pytest_distbench.records.case import BaselineEntry, BaselineName, Conditions
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.store.accept import (
-    EntryChange,
+    BaselineChange,
     FolderVersion,
     RevisionVersion,
+    baseline_change,
     changes_between,
-    entry_change,
     worse_by,
 )
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.entries import selection
 
 OTHER = "suites/test_b.py::test_b"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
-    made = BaselineStore(tmp_path / "b", PLATFORM)
+def store(tmp_path: Path) -> Baselines:
+    made = Baselines(tmp_path / "b", PLATFORM)
     made.write(TEST, KEY, entry(1.0))
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> BaselineStore:
     return made
 
 
-def test_a_revision_holds_what_was_committed_whatever_lies_there_now(store: BaselineStore) -> None:
+def test_a_revision_holds_what_was_committed_whatever_lies_there_now(store: Baselines) -> None:
     [path] = FolderVersion(store.folder).paths()
     before = FolderVersion(store.folder).read(path)
     store.write(TEST, KEY, entry(2.0))
@@ -57,7 +57,7 @@ def test_a_revision_holds_what_was_committed_whatever_lies_there_now(store: Base
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", ""])
-def test_what_is_no_revision_is_refused(store: BaselineStore, revision: str) -> None:
+def test_what_is_no_revision_is_refused(store: Baselines, revision: str) -> None:
     with pytest.raises(DistbenchError, match="is neither a folder nor a git revision known in"):
         RevisionVersion(store.folder, revision)
 
@@ -68,8 +68,8 @@ def changes(old: Path, new: Path, *, parts: tuple[str, ...] = (), platform: str 
     return [f"{change.kind} {change.name.test}" for change in found], unchanged
 
 
-def test_changes_are_found_entry_by_entry_and_the_rest_is_counted(store: BaselineStore, tmp_path: Path) -> None:
-    then = BaselineStore(tmp_path / "then", PLATFORM)
+def test_changes_are_found_entry_by_entry_and_the_rest_is_counted(store: Baselines, tmp_path: Path) -> None:
+    then = Baselines(tmp_path / "then", PLATFORM)
     then.write(TEST, KEY, entry(1.0))
     then.write(OTHER, KEY, entry(1.0))
     store.write("suites/test_c.py::test_c", KEY, entry(1.0))
@@ -77,7 +77,7 @@ def test_changes_are_found_entry_by_entry_and_the_rest_is_counted(store: Baselin
     assert changes(then.folder, store.folder) == ([f"removed {OTHER}", "new suites/test_c.py::test_c"], 1)
 
 
-def test_only_what_was_chosen_is_compared(store: BaselineStore, tmp_path: Path) -> None:
+def test_only_what_was_chosen_is_compared(store: Baselines, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
 
@@ -86,7 +86,7 @@ def test_only_what_was_chosen_is_compared(store: BaselineStore, tmp_path: Path) 
     assert changes(empty, store.folder, platform="gpu") == ([], 0)
 
 
-def test_a_file_that_is_no_baseline_is_named(store: BaselineStore, tmp_path: Path) -> None:
+def test_a_file_that_is_no_baseline_is_named(store: Baselines, tmp_path: Path) -> None:
     store.path(TEST, KEY).write_text("{")
     (tmp_path / "empty").mkdir()
 
@@ -94,11 +94,11 @@ def test_a_file_that_is_no_baseline_is_named(store: BaselineStore, tmp_path: Pat
         changes(tmp_path / "empty", store.folder)
 
 
-NAME = EntryName(platform=PLATFORM, test=TEST, key=KEY)
+NAME = BaselineName(platform=PLATFORM, test=TEST, key=KEY)
 
 
-def change(old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange:
-    made = entry_change(NAME, old, new)
+def change(old: BaselineEntry | None, new: BaselineEntry | None) -> BaselineChange:
+    made = baseline_change(NAME, old, new)
     assert made is not None
     return made
 
@@ -108,7 +108,7 @@ def exact(*values: float) -> BaselineEntry:
 
 
 def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> None:
-    assert entry_change(NAME, entry(1.0), entry(1.0)) is None
+    assert baseline_change(NAME, entry(1.0), entry(1.0)) is None
 
     assert (change(None, entry(1.0)).kind, change(entry(1.0), None).kind) == ("new", "removed")
 

@@ -10,18 +10,18 @@ from support.cases import ON_TWO
 from support.stores import CASE, PLATFORM, TEST, entry, result
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.case import EntryName
+from pytest_distbench.records.case import BaselineName
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.entries import has_test, selection, unused_entries, with_its_work
+from pytest_distbench.store.baselines import Baselines
+from pytest_distbench.store.entries import has_test, selection, unused_baselines, with_its_work
 
 NAMES = {
-    "a2": EntryName(platform="p", test="suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
-    "a4": EntryName(platform="p", test="suites/test_a.py::test_a", key="f16-ws4.gloo.torchrun"),
-    "b2": EntryName(platform="p", test="suites/test_b.py::test_b", key="(1, 2) or x-ws2:eff.gloo.warm"),
-    "d2": EntryName(platform="p", test="suites/test_d.py::test_d", key="tcp://b-ws2:eff.gloo.warm"),
-    "ab2": EntryName(platform="p", test="suites/test_c.py::TestC::test_ab", key="f16-ws2.gloo.warm"),
-    "c2": EntryName(platform="p", test="more/suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
+    "a2": BaselineName(platform="p", test="suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
+    "a4": BaselineName(platform="p", test="suites/test_a.py::test_a", key="f16-ws4.gloo.torchrun"),
+    "b2": BaselineName(platform="p", test="suites/test_b.py::test_b", key="(1, 2) or x-ws2:eff.gloo.warm"),
+    "d2": BaselineName(platform="p", test="suites/test_d.py::test_d", key="tcp://b-ws2:eff.gloo.warm"),
+    "ab2": BaselineName(platform="p", test="suites/test_c.py::TestC::test_ab", key="f16-ws2.gloo.warm"),
+    "c2": BaselineName(platform="p", test="more/suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
 }
 
 
@@ -114,21 +114,21 @@ def test_work_is_the_same_under_other_names(before: dict[str, object], now: dict
     assert (known.workload == new.workload) is is_same
 
 
-def stored_of_unused(store: BaselineStore, test: str, key: str, *, backend: str = "gloo", **under: Any) -> None:
+def stored_of_unused(store: Baselines, test: str, key: str, *, backend: str = "gloo", **under: Any) -> None:
     conditions = replace(ON_TWO, backend=backend, **under)
     store.write(test, f"{key}.{backend}.warm", entry(1.0, conditions=conditions))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
+def store(tmp_path: Path) -> Baselines:
     (tmp_path / "suites").mkdir()
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / "suites" / name).touch()
-    return BaselineStore(tmp_path / "baselines", PLATFORM)
+    return Baselines(tmp_path / "baselines", PLATFORM)
 
 
-def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: str, root: str = ".") -> list[str]:
-    found = unused_entries(
+def unused(store: Baselines, seen: dict[tuple[str, str], bool], *reported: str, root: str = ".") -> list[str]:
+    found = unused_baselines(
         store,
         [result(1.0, case=replace(CASE, test=test, id=case_id)) for (test, case_id), ran in seen.items() if ran],
         reported={"suites/test_a.py", *reported},
@@ -158,14 +158,14 @@ def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: s
     ],
 )
 def test_an_entry_is_unused_if_its_test_ran_without_it_or_is_gone(
-    store: BaselineStore, test: str, ran: str, key: str, ranks: int, *, is_unused: bool
+    store: Baselines, test: str, ran: str, key: str, ranks: int, *, is_unused: bool
 ) -> None:
     stored_of_unused(store, test, key, world_size=ranks)
 
     assert unused(store, {(TEST, ran): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
 
 
-def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) -> None:
+def test_entries_of_other_conditions_belong_to_other_runs(store: Baselines) -> None:
     stored_of_unused(store, TEST, "ws4", world_size=4)
     stored_of_unused(store, TEST, "old-ws2", backend="nccl")
     stored_of_unused(store, TEST, "ws2:@cooling=low", around={"cooling": "low"})
@@ -173,14 +173,14 @@ def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) 
     assert unused(store, {(TEST, "ws2"): True}) == []
 
 
-def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineStore) -> None:
+def test_entries_outside_the_folders_of_the_run_are_left_alone(store: Baselines) -> None:
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
     assert unused(store, {(TEST, "ws2"): True}, root="suites/test_a.py") == []
     assert unused(store, {(TEST, "ws2"): True}, root="suites") != []
 
 
-def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None:
+def test_a_run_that_measured_nothing_knows_nothing(store: Baselines) -> None:
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
     assert unused(store, {(TEST, "ws2"): False}) == []
@@ -188,10 +188,10 @@ def test_a_run_that_measured_nothing_knows_nothing(store: BaselineStore) -> None
 
 @pytest.mark.parametrize("text", ["android", "floor-ws2", "notes", "orb"])
 def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
-    assert selection([text])(EntryName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
+    assert selection([text])(BaselineName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
 
 
-def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: BaselineStore) -> None:
+def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: Baselines) -> None:
     for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
         stored_of_unused(store, TEST, key)
 

@@ -21,8 +21,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.records.run import CaseResult, Finding, OtherSide, RunRecord
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.files import SCHEMA, write_run_record
 from support.cases import ON_TWO
 from support.metrics import baseline_of
@@ -84,7 +84,7 @@ def result(
         environment=environment(PLATFORM),
         launches=launches(*values),
         verdicts=[Finding(metric="step", code=code, unit="s", better="lower")],
-        reference=ReferenceRecord(kind="stored", path="b"),
+        reference=OtherSide(kind="stored", path="b"),
     )
     return replace(made, **changes)
 
@@ -114,13 +114,13 @@ def screened(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    BaselineStore(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(0.001, 0.002, 0.003))
+    Baselines(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(0.001, 0.002, 0.003))
     return tmp_path / "b"
 
 
 @pytest.fixture
-def store(folder: Path) -> BaselineStore:
-    return BaselineStore(folder, PLATFORM)
+def store(folder: Path) -> Baselines:
+    return Baselines(folder, PLATFORM)
 
 
 @pytest.fixture

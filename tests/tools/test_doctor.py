@@ -20,7 +20,7 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.run import Finding
 from pytest_distbench.releases import NEWEST_TORCH, OLDEST_TORCH, TESTED, text
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.tools import doctor
 from pytest_distbench.tools.doctor import Level, found, release, report
 
@@ -276,7 +276,7 @@ def test_a_machine_that_cannot_run_tests_is_exit_code_one(
 
 
 def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_path: Path) -> None:
-    store = BaselineStore(tmp_path, hardware.cpu_class())
+    store = Baselines(tmp_path, hardware.cpu_class())
     assert not list(doctor.baselines(tmp_path, {}))
 
     store.write(TEST, KEY, entry(1.0, 1.0, 1.0, tolerance=0.3))

@@ -12,7 +12,7 @@ from support.stores import KEY, PLATFORM, TEST, Run, entry
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import SCHEMA, BaselineFile, Baselines
 from pytest_distbench.tools.transfer import entries_of, entry_rows, write_json
 
 FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
@@ -31,7 +31,7 @@ def test_json_lines_are_read_back_whole_up_to_one_that_is_no_entry(tmp_path: Pat
 
 def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
     for platform in ("b", "a"):
-        BaselineStore(tmp_path, platform).write(TEST, KEY, FILE.entry)
+        Baselines(tmp_path, platform).write(TEST, KEY, FILE.entry)
 
     assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
 
@@ -46,21 +46,21 @@ def test_an_entry_has_a_row_per_metric_and_launch() -> None:
     assert [row[-5:] for row in table.rows] == [*latencies, ("steps", "", "steps", 0, None)]
 
 
-def test_what_is_exported_can_be_imported(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+def test_what_is_exported_can_be_imported(run: Run, store: Baselines, tmp_path: Path) -> None:
     store.write(TEST, "other.gloo.warm", entry(1.0, xfail_perf="bug", tolerance=0.5))
     exported = str(tmp_path / "all.json")
     assert run("export", "-o", exported) == (0, f"2 baselines written to {exported}\n")
-    whole = store.entries(TEST)
+    whole = store.of_test(TEST)
     store.delete(TEST, KEY)
     store.write(TEST, "other.gloo.warm", entry(7.0))
 
     assert run("import", exported)[1].endswith("1 new, 0 replaced, 1 kept\n")
-    assert store.entry(TEST, "other.gloo.warm") == entry(7.0)
+    assert store.read(TEST, "other.gloo.warm") == entry(7.0)
     assert run("import", exported, "--existing", "replace")[1].endswith("0 new, 1 replaced, 1 kept\n")
-    assert store.entries(TEST) == whole
+    assert store.of_test(TEST) == whole
 
 
-def test_lines_that_contradict_are_named_and_not_imported(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+def test_lines_that_contradict_are_named_and_not_imported(run: Run, store: Baselines, tmp_path: Path) -> None:
     exported = tmp_path / "all.json"
     run("export", "-o", str(exported))
     store.write(TEST, KEY, entry(7.0))
@@ -71,7 +71,7 @@ def test_lines_that_contradict_are_named_and_not_imported(run: Run, store: Basel
     code, text = run("import", str(exported))
 
     assert (code, f"{exported}:1 and {exported}:3 contradict each other" in text) == (2, True)
-    assert store.entry(TEST, KEY) is None
+    assert store.read(TEST, KEY) is None
 
 
 def test_tables_hold_every_value_of_every_launch(run: Run, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_tables_hold_every_value_of_every_launch(run: Run, tmp_path: Path) -> No
     assert list(table.columns) == list(rows[0])
 
 
-def test_names_of_others_are_harmless_in_a_table(run: Run, store: BaselineStore) -> None:
+def test_names_of_others_are_harmless_in_a_table(run: Run, store: Baselines) -> None:
     hostile, below_zero = entry(1.0), entry(-2.0).metrics["step"]
     hostile.metrics.update(dict.fromkeys(("=cmd|' /C calc'!A0", "x\n::error file=a::PWNED\x1b[2J"), below_zero))
     store.write(TEST, KEY, hostile)
@@ -104,7 +104,7 @@ def test_what_holds_nothing_that_was_asked_for_is_an_error(run: Run, tmp_path: P
         assert (code, "nothing was imported" in text) == (2, True)
 
 
-def test_an_export_that_fails_leaves_the_older_file(run: Run, store: BaselineStore, tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_the_older_file(run: Run, store: Baselines, tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text("older")
     store.path(TEST, KEY).write_text("{")
     code, text = run("export", "--format", "csv", "-o", str(tmp_path / "all.csv"))

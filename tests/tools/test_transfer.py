@@ -12,7 +12,7 @@ from support.stores import PLATFORM, TEST, Run
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.records.metric import terms_of
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.tools import transfer
 from pytest_distbench.tools.transfer import (
     PerfOutput,
@@ -202,37 +202,37 @@ WHOSE = ("--test", f"{TEST}[float32-ws8]", "--platform", PLATFORM)
 KEY = "float32-ws8.nccl.warm"
 
 
-def test_numbers_become_bounds_with_a_margin(run: Run, store: BaselineStore) -> None:
+def test_numbers_become_bounds_with_a_margin(run: Run, store: Baselines) -> None:
     code, text = run("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--margin", "10%", *WHOSE)
 
     assert (code, text.splitlines()) == (
         0,
         ["1 run: 8 ranks, Tesla V100-SXM2-32GB, float, sum, in-place", f"new  {PLATFORM}  {TEST}[{KEY}]: 4 bounds"],
     )
-    entry = store.entry(TEST, KEY)
+    entry = store.read(TEST, KEY)
     assert entry is not None
     assert (entry.conditions.world_size, entry.workload, entry.metrics) == (8, "", {})
     assert entry.bounds["latency[message_bytes=67108864]"] == "<= 442.1 us"
 
 
-def test_bandwidths_can_be_bounded(run: Run, store: BaselineStore) -> None:
+def test_bandwidths_can_be_bounded(run: Run, store: Baselines) -> None:
     sizes = ("--min-size", "64KiB", "--max-size", "1MiB")
     text = run("import", str(DATA / "rccl-tests.json"), "--as", "bounds", "--metric", "busbw", *sizes, *WHOSE)[1]
 
     assert "2 bounds" in text
-    entry = store.entry(TEST, KEY)
+    entry = store.read(TEST, KEY)
     assert entry is not None
     found = {"busbw[message_bytes=65536]": ">= 5.7 GB/s", "busbw[message_bytes=1048576]": ">= 24.01 GB/s"}
     assert entry.bounds == found
 
 
-def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:
+def test_several_runs_become_a_baseline(run: Run, store: Baselines) -> None:
     files = (str(DATA / "nccl-tests.json"), str(DATA / "rccl-tests-mpirun.txt"), str(DATA / "rccl-tests.json"))
     text = run("import", *files, "--as", "baseline", *WHOSE)[1]
 
     assert "these tools time calls in a loop" in text
     assert "1 size left out: printed as 0, or not in every run" in text
-    entry = store.entry(TEST, KEY)
+    entry = store.read(TEST, KEY)
     assert entry is not None
     assert [m.value for m in entry.metrics["latency[message_bytes=65536]"]] == [2.012e-05] * 3
 
@@ -251,11 +251,11 @@ def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:
         (("nccl-tests-2020.txt",), "with --as bounds or --as baseline the output of nccl-tests or rccl-tests"),
     ],
 )
-def test_what_does_not_fit_is_refused(run: Run, store: BaselineStore, arguments: tuple[str, ...], message: str) -> None:
+def test_what_does_not_fit_is_refused(run: Run, store: Baselines, arguments: tuple[str, ...], message: str) -> None:
     code, text = run("import", *(str(DATA / a) if a.endswith(".txt") else a for a in arguments))
 
     assert (code, message in text) == (2, True), text
-    assert store.entry(TEST, KEY) is None
+    assert store.read(TEST, KEY) is None
 
 
 def test_a_file_that_does_not_say_its_ranks_is_asked_about(run: Run, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_file_that_does_not_say_its_ranks_is_asked_about(run: Run, tmp_path: P
     assert "is stored with 8 ranks; these numbers are of 4" in run(*command, "--world-size", "4")[1]
 
 
-def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: BaselineStore) -> None:
+def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: Baselines) -> None:
     run("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", *WHOSE)
     again = ("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--margin", "0.5", *WHOSE)
     kept, replaced = run(*again)[1], run(*again, "--existing", "replace")[1]

@@ -20,7 +20,7 @@ from support.cases import ON_TWO
 from support.ranks import Line, make_rank
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -363,7 +363,7 @@ def check_stored(rank: RankContext) -> None:
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=merge(recorded(reports)))
     assert msgspec.json.decode(msgspec.json.encode(launch), type=LaunchRecord) == launch
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
-    file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_entry(case, [launch] * 2, {}))
+    file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_baseline(case, [launch] * 2, {}))
     assert BASELINE_FILES.load is not None
     read = BASELINE_FILES.load(msgspec.json.decode(render(file)))
     assert msgspec.convert(read, BaselineFile) == file

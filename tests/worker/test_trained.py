@@ -85,7 +85,7 @@ def test_what_is_gone_was_read_when_it_went(watch: TrainingWatch) -> None:
     train()
     gc.collect()
 
-    assert watch.finish().weights["weight"].moved > 0
+    assert watch.finish().weights["weight"].change > 0
 
 
 def test_the_second_of_two_models_has_its_own_names(watch: TrainingWatch) -> None:
@@ -133,7 +133,7 @@ def test_a_group_that_is_added_later_is_read_too(watch: TrainingWatch) -> None:
     found = watch.finish()
 
     assert found.names == ["1.weight", "1.bias", "0.weight", "0.bias"]
-    assert found.weights["0.weight"].moved > 0
+    assert found.weights["0.weight"].change > 0
     assert found.options["SGD: lr"] == "0.1 | 0.01"
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: Traini
     found = watch.finish()
 
     assert [update for update, _ in found.checks] == [3, 4]
-    assert found.weights["weight"].moved > 0
+    assert found.weights["weight"].change > 0
 
 
 def test_an_optimizer_that_is_first_seen_under_a_clock_is_not_read(watch: TrainingWatch) -> None:
@@ -393,8 +393,8 @@ def test_a_state_tells_how_far_a_tensor_has_moved() -> None:
     state = state_of(first + 0.1, first=sketch(first))
 
     assert state is not None
-    assert state.moved == pytest.approx(0.1 * 5000**0.5, rel=0.7)
-    assert state_of(first, first=sketch(first)).moved == 0.0  # type: ignore[union-attr]
+    assert state.change == pytest.approx(0.1 * 5000**0.5, rel=0.7)
+    assert state_of(first, first=sketch(first)).change == 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

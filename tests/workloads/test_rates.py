@@ -13,7 +13,7 @@ from support.ranks import make_rank
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.metric import SAID
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import rates
 from pytest_distbench.workloads.inputs import Batches
@@ -113,7 +113,7 @@ def test_a_gpu_tells_how_busy_it_was_or_nothing(
     record_input_rate(rank, clock.inputs, clock.step, steps=1)
 
     assert [v for o in rank.notebook.observations if o.name == "gpu_utilisation" for v in o.values] == recorded
-    assert str(rank.notebook.observations[0].facts[TOLD]).endswith(words)
+    assert str(rank.notebook.observations[0].facts[SAID]).endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -219,4 +219,4 @@ def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pyt
     found = rank.notebook.observations[0]
 
     assert [(bound.side, bound.value) for bound in found.bounds] == [("least", 220)]
-    assert found.facts[TOLD] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"
+    assert found.facts[SAID] == "a rank waited for its input 40% of the time; the CPUs were 50% busy"

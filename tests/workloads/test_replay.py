@@ -17,7 +17,7 @@ from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import PICKLE, Collective, Fingerprint
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.workloads.replay import replay, replay_params
 
 STEP = of(reduce(4096, how="sum"))
@@ -39,7 +39,7 @@ def partner(op: str, how: str) -> Collective:
 
 def test_a_run_a_fingerprint_and_a_file_are_taken(tmp_path: Path) -> None:
     entry = BaselineEntry(workload="", conditions=ON_TWO, software={}, metrics={}, fingerprints={"step": STEP})
-    path = BaselineStore(tmp_path, "any").write("test_a.py::test_b", "ws2.gloo.warm", entry)
+    path = Baselines(tmp_path, "any").write("test_a.py::test_b", "ws2.gloo.warm", entry)
     expected = {"collectives": {"all": [["all_reduce", "float32", 4096, "default", 1, "sum"]]}, "groups": []}
 
     assert params(run_with(training_start=of(), step=STEP)) == expected

@@ -42,7 +42,7 @@ from pytest_distbench.elastic.measures.ledger import (
 )
 from pytest_distbench.elastic.records import PARTS, SERVING, Demand, ElasticJob, Sharing, event, wanted_at
 from pytest_distbench.records.kinds import grouped
-from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
+from pytest_distbench.records.metric import SAID, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.wire import Event
 
@@ -178,7 +178,7 @@ def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Samp
         metrics.append(number("accuracy_lost", lost))
     if any(step.loss is not None for worker in history.workers.values() for step in worker.steps):
         lost_share, told = worst_relapse(history)
-        facts: dict[str, Scalar] = {TOLD: told} if told else {}
+        facts: dict[str, Scalar] = {SAID: told} if told else {}
         most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
         share = Sample(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
         metrics.append(share)
@@ -269,7 +269,7 @@ def _longest_interval(history: History, claimed: int) -> int | None:
 
 
 def _none(name: str, value: int, told: str = "") -> Sample:
-    facts: dict[str, Scalar] = {TOLD: told} if told else {}
+    facts: dict[str, Scalar] = {SAID: told} if told else {}
     none = Bound(side="most", value=0, where=_WHERE, is_default=True)
     return Sample(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 

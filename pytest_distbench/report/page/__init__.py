@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pytest_distbench.errors import tell
 from pytest_distbench.extensions import Table
-from pytest_distbench.judging.fingerprint_rule import alike_told, compared_fingerprints, count, payload_bytes, ranks_of
+from pytest_distbench.judging.fingerprint_rule import comparable, compared_fingerprints, count, payload_bytes, ranks_of
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
@@ -261,7 +261,7 @@ _Sent = tuple[tuple[str, str, str, str, str], bool]
 
 def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
     """Rows of an iteration's collectives, sum last; details that one side has not recorded are left out of both."""
-    sides = alike_told(before, now)
+    sides = comparable(before, now)
     then, here = map(count, sides)
     rows: list[_Sent] = []
     for one in {**here, **then}:
@@ -294,7 +294,7 @@ _MOST_LAUNCHES = 3
 def utilisation(result: CaseResult) -> Iterator[Chart]:
     series = []
     for launch in result.launches[:_MOST_LAUNCHES]:
-        courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_witnesses}}
+        courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_reports}}
         series += [
             line(f"{name}, launch {launch.index + 1}", points(course))
             for name, course in courses.items()
@@ -302,7 +302,7 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
         ]
     if series:
         x = axis("time from the start of the launch", "s")
-        of = "CPUs and GPUs" if any(launch.gpu_witnesses for launch in result.launches) else "CPUs"
+        of = "CPUs and GPUs" if any(launch.gpu_reports for launch in result.launches) else "CPUs"
         yield lines(f"Utilisation of the host's {of}", x, axis("busy", "%", from_zero=True), series)
 
 

@@ -222,9 +222,9 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 def _rows(result: CaseResult) -> Iterator[list[object]]:
     samples_of, before, turns = launches_by_metric(result), _samples(result.reference.launches), result.confirmation
-    interleaved = _samples([] if turns is None else turns.references)
+    interleaved = _samples([] if turns is None else turns.baselines)
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
-        if turns is not None and turns.references and result.launches_of(verdict) is not result.launches:
+        if turns is not None and turns.baselines and result.launches_of(verdict) is not result.launches:
             whose, others = "A/B baseline commit", interleaved.get(verdict.metric, [])
         else:
             whose, others = "baseline", result.reference.metrics.get(verdict.metric) or before.get(verdict.metric, [])

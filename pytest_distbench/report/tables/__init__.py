@@ -17,8 +17,8 @@ from typing import Any
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import communication_texts
-from pytest_distbench.judging.outcome import planted_ratio
-from pytest_distbench.judging.words import change, current, mde, metric_text, reference, statistic_text, threshold
+from pytest_distbench.judging.outcome import injected_ratio
+from pytest_distbench.judging.words import baseline, change, current, mde, metric_text, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import RANKS
@@ -63,7 +63,7 @@ CONTROL: TableKind[OfCase] = TableKind(
     columns=[
         _TEST,
         Column("metric", str, "metric", lambda row: Cell(row[1].metric, metric_text(row[1]))),
-        Column("injected", float, "injected", lambda row: _change(planted_ratio(_slowdown(row), row[1]))),
+        Column("injected", float, "injected", lambda row: _change(injected_ratio(_slowdown(row), row[1]))),
         Column("measured", float, "measured", lambda row: _change(row[1].ratio)),
         Column("detected", bool, "detected", lambda row: Cell(yes := is_found(row[1]), "yes" if yes else "no")),
         Column("step", str, "step", lambda row: _slowdown(row).step),
@@ -78,7 +78,7 @@ COLUMNS: list[Column[Finding]] = [
     Column("metric", str, "metric", lambda v: Cell(v.metric, metric_text(v))),
     Column("unit", str, None, lambda v: v.unit),
     Column("current", float, "this run", lambda v: Cell(v.current, current(v))),
-    Column("baseline", float, "baseline", lambda v: Cell(v.baseline, reference(v))),
+    Column("baseline", float, "baseline", lambda v: Cell(v.baseline, baseline(v))),
     Column("statistic", str, "judged by", lambda v: Cell(v.statistic if statistic_text(v) else "", statistic_text(v))),
     Column("ratio", float, "change", lambda v: Cell(v.ratio, change(v))),
     Column("threshold", float, "threshold", lambda v: Cell(v.threshold, threshold(v))),

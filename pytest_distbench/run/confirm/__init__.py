@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, Screening, is_clock, screen
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, Screening, is_timing, screen
 from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.machine.hardware import find_interpreter
 from pytest_distbench.records.case import BaselineEntry
@@ -93,7 +93,7 @@ class Confirmer:
         Raises:
             NotRecorded: something is, and cannot be; the text says why.
         """
-        clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
+        clocks = [v for v in result.verdicts if is_timing(v, v.unit) and v.is_judged]
         is_open = result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks)
         timings = bool(clocks) and (is_open or self._settings.confirm[0] == "always")
         if result.xfail_perf or not can_be_confirmed(result.verdicts):

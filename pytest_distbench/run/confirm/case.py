@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_distbench.judging.screening import SUSPICIOUS, is_clock
+from pytest_distbench.judging.screening import SUSPICIOUS, is_timing
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.records.record import replace
@@ -134,7 +134,7 @@ class Confirmation(Interleaved):
             here=here,
             took_s=self.took_s,
             launches=list(source.launches[: len(source.references) or None]),
-            references=list(source.references),
+            baselines=list(source.references),
             controls=list(source.controls),
         )
         return replace(self._suspect.result, verdicts=verdicts, confirmation=record)
@@ -155,7 +155,7 @@ class Confirmation(Interleaved):
             of_digits = self._confirmed(source, dataclasses.replace(suspect, are_timings=False))
             if any(f.is_failure and are_asked_about(f) for f in of_digits):
                 return of_digits  # another training: how long it takes decides nothing
-            return [replace(f, is_open=is_clock(f, f.unit) and f.is_judged) for f in of_digits]
+            return [replace(f, is_open=is_timing(f, f.unit) and f.is_judged) for f in of_digits]
         if suspect.variant.is_itself:
             later = suspect.later(terms, case, source.launches)
             reason = (

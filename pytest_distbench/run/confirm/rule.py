@@ -43,9 +43,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
-from pytest_distbench.judging.case import Beside, compare, judge_trainings
-from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.case import Pairs, compare, judge_trainings
+from pytest_distbench.judging.entry import make_baseline
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import Terms, by_metric
 from pytest_distbench.judging.thresholds import LOOKS, SPENDING, are_timed, fast_logs
 from pytest_distbench.records.case import BaselineEntry, Case
@@ -95,7 +95,7 @@ class StoredComparison:
         """What the stored numbers say of the clocks of launches, by their own rule."""
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
         found = compare(terms, case, launches, self.entry, comparisons=self.comparisons)
-        return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
+        return {finding.metric: finding for finding in found if is_timing(finding, finding.unit)}
 
     @property
     def of_pairs(self) -> dict[str, float]:
@@ -114,7 +114,7 @@ class StoredComparison:
 def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
     """Whether nothing speaks against a case but timings and digits of a training: then A/B can decide it."""
     failed = [v for v in verdicts if v.is_failure]
-    return all(v.row.may_be_confirmed and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
+    return all(v.row.may_be_confirmed and (is_timing(v, v.unit) or are_asked_about(v)) for v in failed)
 
 
 def confirm(
@@ -140,7 +140,7 @@ def confirm(
     judged = []
     for v in stored:
         paired = found.get(v.metric)
-        if not is_clock(v, v.unit):
+        if not is_timing(v, v.unit):
             judged.append(v)
         elif paired is None or not _tells(paired):
             why = f": {paired.reason}" if paired is not None and paired.reason else ""
@@ -169,16 +169,16 @@ def judge_interleaved(
     cases: int,
 ) -> dict[str, Finding]:
     """Judge the timings of a case by its interleaved launches alone, by metric."""
-    beside = Beside(
-        references=sides[1],
+    beside = Pairs(
+        baseline=sides[1],
         controls=sides[2],
         looks=LOOKS,
         spending=SPENDING,
         tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
         ab=f"interleaved A/B with {name}{of}",
     )
-    found = compare(terms, case, sides[0], beside=beside, comparisons=cases)
-    return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
+    found = compare(terms, case, sides[0], paired=beside, comparisons=cases)
+    return {finding.metric: finding for finding in found if is_timing(finding, finding.unit)}
 
 
 def measured_again(verdicts: Sequence[Finding], found: Mapping[str, Finding]) -> list[Finding]:
@@ -217,7 +217,7 @@ def _tells(paired: Finding) -> bool:
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
     logs: dict[str, list[float]] = {}
     for before, after in zip(then, now, strict=True):
-        known = {m.key: m.value for m in before.measurements if is_clock(m, m.unit)}
+        known = {m.key: m.value for m in before.measurements if is_timing(m, m.unit)}
         for m in after.measurements:
             if (value := known.get(m.key)) and value > 0 and m.value is not None and m.value > 0:
                 logs.setdefault(m.key, []).append(math.log(m.value / value))
@@ -248,7 +248,7 @@ def undecided(stored: Sequence[Finding], reason: str) -> list[Finding]:
     """The verdicts where nothing could be interleaved: what only timings say is not confirmed."""
     return [
         replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
-        if is_clock(v, v.unit) and (v.row.may_be_confirmed or v.is_undecided)
+        if is_timing(v, v.unit) and (v.row.may_be_confirmed or v.is_undecided)
         else v
         for v in stored
     ]
@@ -263,7 +263,7 @@ def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
     """The verdict where the code is known not to be slower; what is beyond in further launches, is the machine's."""
     is_same = stored.kind == "unchanged" and stored.code != "within-bound"
     gives_way = stored.row.may_be_confirmed or stored.is_undecided or is_same  # to what A/B says of the code
-    if not is_clock(stored, stored.unit) or not gives_way or stored.ratio is None:
+    if not is_timing(stored, stored.unit) or not gives_way or stored.ratio is None:
         return stored
     shown = replace(later or stored, bounds=stored.bounds, companions=stored.companions)
     if is_beyond(later):
@@ -302,7 +302,7 @@ def confirm_digits(
     revision: str,
 ) -> list[Finding]:
     """Judge the numbers of a training again, those that left the stored ones."""
-    there = make_entry(case, references, references[0].software, before=entry)
+    there = make_baseline(case, references, references[0].software, before=entry)
     if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in entry.metrics.items()):
         return list(stored)  # a commit that does not repeat itself any more clears nobody
     beside = _trainings(terms, launches, there)

@@ -19,7 +19,7 @@ from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import Change
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
-from pytest_distbench.records.metric import TOLD, Sample
+from pytest_distbench.records.metric import SAID, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import read_events
 
@@ -230,7 +230,7 @@ def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row
     trained_twice: Callable[[str], dict[str, Sample]], fault: str, rows: set[str], told: str
 ) -> None:
     found = trained_twice(fault)
-    words = " ".join(str(found[name].facts.get(TOLD, "")) for name in rows)
+    words = " ".join(str(found[name].facts.get(SAID, "")) for name in rows)
 
     assert beyond(found) == rows
     assert re.search(told, words), words
@@ -358,4 +358,4 @@ def test_what_a_generation_does_otherwise_than_those_before_is_beyond_a_row_of_i
     found = {m.key: m for m in measured}
 
     assert beyond(found) == ({row} if row else set())
-    assert not row or found[row].facts[TOLD]
+    assert not row or found[row].facts[SAID]

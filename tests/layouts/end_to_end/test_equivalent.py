@@ -11,7 +11,7 @@ from support.launching import RunInside
 from support.processes import LIMIT_S
 
 from pytest_distbench.records.kinds import grouped
-from pytest_distbench.records.metric import TOLD
+from pytest_distbench.records.metric import SAID
 from pytest_distbench.store.files import read_run_record
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
@@ -105,7 +105,7 @@ def test_what_is_equal_passes_and_what_is_not_is_named(pytester: pytest.Pytester
     found, _ = compare(layouts_of(f"{FAULTY}::gpt", [*SOUND, *WRONG]), options=options)
     results = {result.case.params["layout"]: result for result in read_run_record(pytester.path / "run.json").results}
     told = {
-        name: [str(m.facts[TOLD]) for m in result.launches[0].measurements if TOLD in m.facts]
+        name: [str(m.facts[SAID]) for m in result.launches[0].measurements if SAID in m.facts]
         for name, result in results.items()
     }
 

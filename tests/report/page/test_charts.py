@@ -8,7 +8,7 @@ from support.fingerprints import of as of_collectives
 from support.metrics import baseline_of
 from support.results import PAIRED, STORED, result
 
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
@@ -169,8 +169,8 @@ def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
 
 def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     course = [(0.1 * i, 0.5) for i in range(1, 6)]
-    gpu = GpuWitness(label="GPU 3", uuid="u", looks=5, course=[(x, 0.83) for x, _ in course])
-    seen = [launch(index=i, cpu_course=course, gpu_witnesses=[gpu]) for i in range(4)]
+    gpu = GpuReport(label="GPU 3", uuid="u", looks=5, course=[(x, 0.83) for x, _ in course])
+    seen = [launch(index=i, cpu_course=course, gpu_reports=[gpu]) for i in range(4)]
     [chart] = utilisation(result(launches=seen))
 
     assert chart["type"] == "lines"

@@ -24,7 +24,7 @@ from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Confirmation, ReferenceRecord, RunRecord
+from pytest_distbench.records.run import Confirmation, OtherSide, RunRecord
 from pytest_distbench.report.page.content import (
     BROKEN,
     COLUMNS,
@@ -115,11 +115,11 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     [row] = only_case(result(fast, launches=launches(0.03), reference=before)).rows
     assert row.others == {"baseline": [0.02, 0.06]}, "dots are what the verdict's number is made of"
 
-    turns = Confirmation(revision="c", here="d", launches=launches(0.05), references=launches(0.04))
+    turns = Confirmation(revision="c", here="d", launches=launches(0.05), baselines=launches(0.04))
     confirmed = result(verdict("cleared"), launches=launches(0.03), reference=before, confirmation=turns)
     [row] = only_case(confirmed).rows
     assert (row.values, row.others) == ([0.05], {"A/B baseline commit": [0.04]})
-    [row] = only_case(replace(confirmed, confirmation=replace(turns, references=[]))).rows
+    [row] = only_case(replace(confirmed, confirmation=replace(turns, baselines=[]))).rows
     assert (row.values, row.others) == ([0.05], {"baseline": [0.04, 0.09]})
 
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
@@ -129,7 +129,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
     assert row.others == {"baseline": [0.02, 0.021]}
 
-    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
+    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=OtherSide(kind="nothing")))
     assert case.state == MEASURED
     assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "18.17 ms", "3"]]
 

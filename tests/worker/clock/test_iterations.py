@@ -13,7 +13,7 @@ from support.ranks import make_rank
 from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.kinds import FAST_SIDE, quantile
+from pytest_distbench.records.kinds import LOWER_QUANTILE, quantile
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.clock.iterations import batches
 from pytest_distbench.worker.context import RankContext
@@ -47,7 +47,7 @@ def train(
 
 
 def value(found: dict[str, Observation]) -> float:
-    return quantile(found["step_time"].values, FAST_SIDE)
+    return quantile(found["step_time"].values, LOWER_QUANTILE)
 
 
 def test_the_device_is_waited_for_once_a_block_and_the_host_gets_ahead_with_every_step_of_one(
@@ -60,7 +60,7 @@ def test_the_device_is_waited_for_once_a_block_and_the_host_gets_ahead_with_ever
     assert waits == 3 + 6 + 1 + 2  # the first three steps, blocks of ten, the last; before and after the evaluation
     assert times[10:20] == [times[10]] * 10
 
-    lead_s = train(cuda, make_rank(device="cuda"))["step_time"].witnesses["lead_s"]
+    lead_s = train(cuda, make_rank(device="cuda"))["step_time"].secondary["lead_s"]
 
     assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
 
@@ -74,10 +74,10 @@ def test_the_hosts_share_and_its_lead_stand_beside(
 ) -> None:
     step_time = train(cuda, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
 
-    assert set(step_time.witnesses) == {"cpu_s", "waits", "host_s", "lead_s"}
-    assert {len(values) for values in step_time.witnesses.values()} == {60}
-    assert quantile(step_time.witnesses["host_s"], 0.5) == pytest.approx(host_s, rel=0.01)
-    assert min(step_time.witnesses["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
+    assert set(step_time.secondary) == {"cpu_s", "waits", "host_s", "lead_s"}
+    assert {len(values) for values in step_time.secondary.values()} == {60}
+    assert quantile(step_time.secondary["host_s"], 0.5) == pytest.approx(host_s, rel=0.01)
+    assert min(step_time.secondary["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -145,7 +145,7 @@ def test_a_batch_is_timed_in_one_breath_on_the_cpu_too() -> None:
     assert timed.identity == {"layers": 1, "mode": "batch"}
     assert len(timed.values) == 2
     assert all(1e-4 <= value < 1e-2 for value in timed.values)
-    assert [len(values) for values in timed.witnesses.values()] == [2, 2]
+    assert [len(values) for values in timed.secondary.values()] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_kernel_of_10_us_reads_10_us_however_long_the_host_needs(cuda: Virtual
     kernel = measure(cuda, host_s, mode=mode)
 
     assert kernel.values == [pytest.approx(KERNEL_S, abs=1e-9)] * (3 if mode == "batch" else 60)
-    assert max(kernel.witnesses["exposed"]) == 0
+    assert max(kernel.secondary["exposed"]) == 0
 
 
 @pytest.mark.parametrize("warmup", [1, 3, 5])
@@ -193,7 +193,7 @@ def test_a_host_that_is_interrupted_once_in_the_warm_up_is_in_no_value(
     [found] = rank.notebook.observations
 
     assert found.values == [pytest.approx(50e-6, abs=1e-9)] * len(found.values)
-    assert max(found.witnesses["exposed"]) == 0
+    assert max(found.secondary["exposed"]) == 0
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2, 5])
@@ -204,7 +204,7 @@ def test_a_series_has_the_host_in_all_its_values_or_in_none(
     kernel = measure(cuda, host_s, waits=waits, warmup=warmup)
 
     assert kernel.values == [pytest.approx(host_s + KERNEL_S, abs=2e-6)] * 60
-    assert kernel.witnesses["exposed"] == [1.0] * 60
+    assert kernel.secondary["exposed"] == [1.0] * 60
 
 
 def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
@@ -320,7 +320,7 @@ def test_on_a_cpu_each_step_has_its_own_time(cuda: VirtualCuda) -> None:
     [step_time] = [o for o in rank.notebook.observations if o.name == "step_time"]
 
     assert step_time.values == [pytest.approx(step * 1e-3, abs=1e-5) for step in (1, 2, 3, 4)]
-    assert set(step_time.witnesses) == {"cpu_s", "waits"}
+    assert set(step_time.secondary) == {"cpu_s", "waits"}
 
 
 def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
@@ -351,8 +351,8 @@ def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, ite
     assert seen == list(range(-warmup, iterations))
     assert len(timed.values) == iterations
     assert timed.identity == {}
-    assert set(timed.witnesses) == {"cpu_s", "waits"}
-    assert [len(values) for values in timed.witnesses.values()] == [iterations] * 2
+    assert set(timed.secondary) == {"cpu_s", "waits"}
+    assert [len(values) for values in timed.secondary.values()] == [iterations] * 2
 
 
 def test_the_usual_mode_may_be_named_in_the_identity() -> None:
@@ -366,5 +366,5 @@ def test_the_usual_mode_may_be_named_in_the_identity() -> None:
 def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
     kernel = measure(cuda, 80e-6, mode=mode)
 
-    assert kernel.witnesses["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
-    assert set(kernel.witnesses) == {"cpu_s", "waits", "host_s", "exposed"}
+    assert kernel.secondary["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
+    assert set(kernel.secondary) == {"cpu_s", "waits", "host_s", "exposed"}
