@@ -89,7 +89,7 @@ class CollectiveSweep:
             mode: ``per-iteration``, ``batch`` or ``graph``, as for ``rank.timed``; ``graph`` needs ``cache="hot"`` and
                 GPUs.
             over_ranks: ``max`` of the ranks' times, or their ``mean``, as nccl-tests reports.
-            in_place: whether send and receive buffer share memory, by default as in torch's usual form.
+            in_place: whether send and receive buffer share memory, by default torch's form.
             root: of a rooted operation; ``"shift"``: the next rank in each iteration.
             group: ``all``, ``half`` of the ranks, ``halves`` (two groups), or the number of the first ranks.
             parts: tensors that the message is cut into.

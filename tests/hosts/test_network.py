@@ -287,10 +287,8 @@ def test_a_network_is_read_and_written(text: str) -> None:
 
 def test_a_network_is_written_in_several_ways_and_shared_by_its_hosts() -> None:
     assert parse_network(" 1000mbit , delay=1000us ").text == "1gbit,delay=1ms"
-    told = network_module.make_network(
-        "1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, written="x"
-    )
-    assert told == parse_network("1gbit,delay=1ms,overlay,hosts=2")
+    one = network_module.make_network("1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, written="x")
+    assert one == parse_network("1gbit,delay=1ms,overlay,hosts=2")
     assert parse_network("1gbit,delay=0s").text == "1gbit"
 
     with pytest.raises(ConfigurationError, match="'1gbit,delay=1ms,delay=2ms': delay stands there twice"):

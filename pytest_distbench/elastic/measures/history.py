@@ -254,14 +254,10 @@ def rate_changes(history: History) -> list[Event]:
     found: list[Event] = []
     first = history.first_step_t or 0.0
     for step, _, epoch, lines in history.passes():
-        noted = next((line for line in lines if line.lr is not None), None)
-        if (
-            noted is None
-            or noted.lr is None
-            or (found and (found[-1].lr, found[-1].nodes) == (noted.lr, noted.world_size))
-        ):
+        one = next((line for line in lines if line.lr is not None), None)
+        if one is None or one.lr is None or (found and (found[-1].lr, found[-1].nodes) == (one.lr, one.world_size)):
             continue
-        found.append(event("rate", t=noted.t - first, step=step, epoch=epoch, nodes=noted.world_size, lr=noted.lr))
+        found.append(event("rate", t=one.t - first, step=step, epoch=epoch, nodes=one.world_size, lr=one.lr))
         if len(found) == _MOST_CHANGES:
             break
     return found

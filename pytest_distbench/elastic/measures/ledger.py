@@ -68,8 +68,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             if load and begin and load_0 and begin_0 and (drawn := load.fresh.get(RANDOM_PART)):
                 same = begin.random.get("torch")
                 if drawn != load_0.fresh.get(RANDOM_PART) and same and same == begin_0.random.get("torch"):
-                    message = "it draws the random numbers of rank 0; before the load it drew its own"
-                    found.append((RANDOM, message, 0))
+                    why = "it draws the random numbers of rank 0; before the load it drew its own"
+                    found.append((RANDOM, why, 0))
         for metric, what, was_older in found:
             behind = f"{what}, after the checkpoint of step {step}"
             yield (metric, generation, worker.joined.slot, behind)
@@ -100,9 +100,9 @@ def _compare(
             for name, value in getattr(line, field).items():
                 if name in saved and saved[name] != value:
                     called = f"the optimizer {name}" if metric == PARAMETERS and name.startswith(STEPS) else name
-                    message = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
+                    why = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
                     is_telling = metric in (PARAMETERS, MOMENTS)  # a count of steps says nothing that they do not
-                    yield metric, message, older_with(field, name, value) if is_telling else 0
+                    yield metric, why, older_with(field, name, value) if is_telling else 0
     if (line := held.get("load")) is not None:
         for name, rates in line.rates.items():
             if name in writer.rates and writer.rates[name] != rates:
@@ -176,15 +176,13 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
                     continue
                 if name.startswith(OUTSIDE):
                     called = name.removeprefix(OUTSIDE)
-                    message = f"{called} changes during training and starts again: pass it to rank.training(...)"
-                    yield (LEFT, generation, worker.joined.slot, message)
+                    why = f"{called} changes during training and starts again: pass it to rank.training(...)"
+                    yield (LEFT, generation, worker.joined.slot, why)
                     continue
                 pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
                 if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
-                    message = (
-                        f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
-                    )
-                    yield (STATE, generation, worker.joined.slot, message)
+                    why = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
+                    yield (STATE, generation, worker.joined.slot, why)
 
 
 def _field(line: Event | None, name: str, field: str) -> str:
@@ -211,10 +209,8 @@ def _of_options(history: History) -> Iterator[Mismatch]:
             then = [line for line in alike if line.step == begin.step or not is_scheduled][-1:]
             for line, of in [*((line, "with as many nodes") for line in then), *((line, "of rank 0") for line in here)]:
                 if (there := line.options[name]) != options:
-                    message = (
-                        f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
-                    )
-                    yield (STATE, begin.generation, begin.slot, message)
+                    why = f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
+                    yield (STATE, begin.generation, begin.slot, why)
                     break
 
 
@@ -247,12 +243,12 @@ def _of_updates(history: History) -> Iterator[Mismatch]:
             most_given_up = max(share for _, _, share in known)
             if all(abs(updates - wanted) > 1 + _LEFT_OUT * batches for wanted in expected):
                 usual = alike[0][1]
-                message = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
+                why = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
             elif given_up > most_given_up * batches + 2 and given_up * 4 >= batches:
-                message = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
+                why = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
             else:
                 continue
-            yield (UPDATES, generation, slot, message)
+            yield (UPDATES, generation, slot, why)
         known += mine
 
 
@@ -265,10 +261,8 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
             for name, before in least.items():
                 changed = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
                 if changed and max(changed) < before:
-                    message = (
-                        f"{max(changed)} tensors of {name} changed between two checkpoints; before it was {before}"
-                    )
-                    yield (UPDATES, generation, slot, message)
+                    why = f"{max(changed)} tensors of {name} changed between two checkpoints; before it was {before}"
+                    yield (UPDATES, generation, slot, why)
         for line in lines:
             for name, count_ in line.moved.items():
                 least[name] = min(least.get(name, count_), count_)
@@ -294,8 +288,8 @@ def _of_samples(history: History) -> Iterator[Mismatch]:
                         wrong.setdefault(line.slot, []).append(min(those))
         for slot, others in wrong.items():
             if len(others) > 1:
-                message = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
-                yield (OTHER, generation, slot, message)
+                why = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
+                yield (OTHER, generation, slot, why)
         for key, sample in fed:
             known.setdefault(key, set()).add(sample)
 
@@ -309,8 +303,8 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             step, slot = worker.steps[0], worker.joined.slot
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
-                message = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
-                yield (RATE, generation, slot, message)
+                why = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
+                yield (RATE, generation, slot, why)
                 continue
             # the rate that it had when as many nodes took it before
             rates = [
@@ -378,8 +372,8 @@ def shared_batches(history: History) -> list[Mismatch]:
         known: dict[tuple[str, ...], int] = {}
         for slot, inputs in sorted(whole.items()):
             if (other := known.setdefault(tuple(inputs), slot)) != slot:
-                message = f"its model received the same batches as that of slot {other}"
-                found.append((SHARED, generation, slot, message))
+                why = f"its model received the same batches as that of slot {other}"
+                found.append((SHARED, generation, slot, why))
     return found
 
 
@@ -404,14 +398,14 @@ def cut_batches(history: History) -> list[Mismatch]:
                 given = [(samples, rows.get(name, 0)) for samples, rows in steps]
                 if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
                     samples, rows = given[0]
-                    message = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
-                    found.append((CUT, generation, slot, message))
+                    why = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
+                    found.append((CUT, generation, slot, why))
         before += [step for steps in slots.values() for step in steps]
     return found
 
 
 def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
     """Number of workers with a mismatch in a metric, and the first of them in words."""
-    those = [(generation, slot, message) for name, generation, slot, message in found if name == metric]
-    words = [f"slot {slot} in generation {generation}: {message}" for generation, slot, message in those]
+    those = [(generation, slot, why) for name, generation, slot, why in found if name == metric]
+    words = [f"slot {slot} in generation {generation}: {why}" for generation, slot, why in those]
     return len({each[:2] for each in those}), words[0] if words else ""

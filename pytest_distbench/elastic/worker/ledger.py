@@ -260,7 +260,7 @@ def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Te
 
 
 def models_of(parts: Mapping[str, Any], *, known: Iterable[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Models that parts hold as attributes, such as a part that saves some of a model, and that are not ``known``."""
+    """Models that parts hold as attributes, as one that saves a part of a model does, and that are not ``known``."""
     owned = {id(parameter) for model in known for parameter in model.parameters()}
     found = {}
     for name, part in parts.items():

@@ -99,7 +99,7 @@ class ElasticRank(RankContext):
         optimizer: if it depends on the world size, set it afterwards.
 
         Args:
-            checkpoint_every: steps between two checkpoints, by default the value of the test.
+            checkpoint_every: steps between two checkpoints, by default the test's.
             parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
 
         Raises:
