@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.tools.explain import entries
+from pytest_distbench.tools.explain import terms
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,8 +127,6 @@ HANGING = r"(?:Of|By|Where|That|For|In|So|As|From|With)\b"
 NAMES = {
     "HostClock": "it is a clock",
     "Clocks": "the hosts have one each",
-    "clocks": "the hosts have one each",
-    "clock": "a function that returns the time",
     "entries": "of a folder, or of torch's flight recorder",
     "entry": "key of a baseline file: `$.entry`",
     "BaselineEntry": "what stands under that key",
@@ -137,6 +135,10 @@ NAMES = {
     "BodyReference": "a reference to a function, as in Python",
     "FlightEntry": "torch's word: an entry of its flight recorder",
     "has_fast_side": "documented argument of MetricKind (docs/dev/extending.md)",
+    "clocks": "those of hosts",
+    "references": "translations that BLEU compares with",
+    "clock": "a function that returns seconds, such as time.monotonic",
+    "_clock": "a function that returns seconds, such as time.monotonic",
 }
 """Names with such a word in a sense of its own, each with its reason."""
 
@@ -160,7 +162,7 @@ def test_a_module_has_the_terms_of_the_field(module: Path) -> None:
 
 
 def test_the_glossary_has_the_terms_of_the_field() -> None:
-    assert [text for entry in entries() for text in (entry.means, entry.next_step) if senses(text)] == []
+    assert [text for term in terms() for text in (term.means, term.next_step) if senses(text)] == []
 
 
 def test_exceptions_are_few_and_each_is_there() -> None:

@@ -22,9 +22,9 @@ from pytest_distbench.elastic.progress import (
     STABLE_STEPS,
     Progress,
     ScriptWatch,
-    tell_agent_end,
-    tell_split,
-    tell_unstable,
+    explain_agent_end,
+    explain_split,
+    explain_unstable,
 )
 from pytest_distbench.elastic.records import START, Change, ElasticJob, Job, event
 from pytest_distbench.errors import ReadingError
@@ -34,9 +34,9 @@ from pytest_distbench.records.wire import Event, EventReader, append
 
 
 class RunningJob:
-    """A job whose nodes come and go. Who decides about them is a subclass.
+    """A job whose nodes come and go; a subclass decides when.
 
-    Of a script's output its watch makes the timeline's lines; a body appends them itself.
+    A body writes the timeline itself; for a script, ``script`` turns its output into events.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class RunningJob:
         self._clock = clock
         self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
         self._just_ended: list[Event] = []
-        """Agents whose end was not yet asked about."""
+        """Events of agents that :meth:`check_agents` has not returned yet."""
 
     def let_end(self) -> None:
-        """Let it end as many steps from now as it wants to, if it does; its workers look at the end of each epoch."""
+        """Let the workers end at the end of an epoch, ``ends_after`` steps from now at the earliest, if it is set."""
         if self._job.ends_after is None:
             return
         path = LaunchFiles(self._path.parent).last_step
@@ -73,7 +73,7 @@ class RunningJob:
         self._note(self._ends.poll())
         self._ends.close()
         if self._script is not None:
-            with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
+            with contextlib.suppress(ReadingError):  # it was reported before, or the job has finished
                 self._note(self._script.finish())
 
     def begin(self, slots: Collection[int]) -> None:
@@ -98,46 +98,46 @@ class RunningJob:
             getattr(self._engine, change.kind)(slot)  # each kind of change is a method of an engine
         self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
 
-    def has_settled(self, index: int, change: Change | None, *, since: float) -> bool:
+    def has_stabilized(self, index: int, change: Change | None, *, since: float) -> bool:
         now = self._clock()
         found = self._progress.stable_generation
         if found is not None:
             self._note([event("stable", t=now, index=index, generation=found, world_size=len(self._progress.taken))])
             return True
-        if now - since >= self._job.settle_s:
+        if now - since >= self._job.stable_within_s:
             said = f"\n{self._script.last_words()}" if self._script is not None else ""
-            raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
+            raise CannotGoOn(explain_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
         return False
 
     def take_in(self) -> None:
-        """Heed what has happened. The job cannot go on where a body failed, or a script's steps cannot be told."""
-        told = self._engine.poll()
-        self._note(told)
-        ended = [line for line in told if line.what == "agent_ended"]
+        """Read new events. Raises CannotGoOn if a body raised, or if lines of a script cannot be read as steps."""
+        events = self._engine.poll()
+        self._note(events)
+        ended = [line for line in events if line.what == "agent_ended"]
         self._note(self._ends.poll())
         if self._script is not None:
             try:
                 self._note(self._script.poll())
                 for agent in ended:
                     if agent.slot in self._progress.taken:
-                        self._note(self._script.heed(agent))
+                        self._note(self._script.take_end(agent))
             except ReadingError as error:
                 raise CannotGoOn(str(error)) from None
         for line in self._reader.read():
-            self._progress.heed(line)
+            self._progress.take(line)
             if line.what == "started":
                 self._ends.watch(line)
         self._just_ended += ended
 
     def check_agents(self) -> list[Event]:
-        """Agents that have ended since the last call. The job cannot go on split, or where one should not have."""
+        """Return agents that ended since the last call. Raises CannotGoOn if one was needed, or the job is split."""
         ended, self._just_ended = self._just_ended, []
         if self._progress.split is not None:
-            raise CannotGoOn(tell_split(*self._progress.split, self._job))
+            raise CannotGoOn(explain_split(*self._progress.split, self._job))
         for agent in ended:
             if agent.slot in self._progress.taken and not self._progress.is_ending:
                 log = self._engine.log(agent.slot)
-                raise CannotGoOn(tell_agent_end(self._progress.lines, agent, self._job, log=log))
+                raise CannotGoOn(explain_agent_end(self._progress.lines, agent, self._job, log=log))
         if self._script is not None and (trouble := self._script.trouble):
             raise CannotGoOn(trouble)
         return ended
@@ -148,12 +148,12 @@ class RunningJob:
 
 
 class WorkerEnds:
-    """Sees when workers end: by a handle on each process, so that nobody asks again and again which there are."""
+    """Reports when workers end, by a pidfd of each, so that nobody polls the process table."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._alive: dict[int, Event] = {}
-        """Handle -> the worker it is of."""
+        """pidfd -> the "started" event of its worker."""
         self._gone: list[Event] = []
 
     def watch(self, worker: Event) -> None:
@@ -163,7 +163,7 @@ class WorkerEnds:
             self._gone.append(event("worker_ended", t=self._clock(), slot=worker.slot, pid=worker.pid))
 
     def poll(self) -> list[Event]:
-        """Those that have ended since the last call. Never blocks."""
+        """Return the ends of workers since the last call. Never blocks."""
         poller = select.poll()
         for handle in self._alive:
             poller.register(handle, select.POLLIN)
@@ -198,19 +198,19 @@ class Controller(RunningJob):
         self._ended: set[int] = set()
         self._trained_s = 0.0
         self._changed: tuple[float, int] | None = None
-        """When the last change was made, and the highest step then."""
+        """Time of the last change, and the highest step then."""
         self._resume: tuple[float, int] | None = None
-        """When a node that stands still goes on, and which."""
+        """When a stopped node is resumed, and its slot."""
 
     def run(self) -> None:
         with contextlib.closing(self):
             self.begin(range(self._job.start))
             last: tuple[int, Change | None] = START, None
-            self._settle(*last)
+            self._wait_until_stable(*last)
             for index, change in enumerate(changes_of(self._job.plan)):
                 if index and not change.overlaps:
-                    self._settle(*last)
-                if not self._wait_until(change, settles=not change.overlaps):
+                    self._wait_until_stable(*last)
+                if not self._wait_until(change):
                     self._check_reached(index, str(change))
                     break
                 slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
@@ -224,7 +224,7 @@ class Controller(RunningJob):
                     self._resume = self._clock() + change.for_s, slots[0]
                 last = index, change
             if last[1] is not None:
-                self._settle(*last)
+                self._wait_until_stable(*last)
             self.let_end()
             while not self._progress.has_finished:
                 self._look()
@@ -232,22 +232,22 @@ class Controller(RunningJob):
             while self._progress.taken - self._ended and self._clock() < deadline:
                 self._look()
 
-    def _settle(self, index: int, change: Change | None) -> None:
+    def _wait_until_stable(self, index: int, change: Change | None) -> None:
         since = self._clock() + (change.for_s or 0.0 if change is not None else 0.0)
         while not self._progress.has_finished:
-            if self._resume is None and self.has_settled(index, change, since=since):
+            if self._resume is None and self.has_stabilized(index, change, since=since):
                 return
             self._look()
         if change is not None:
             self._check_reached(index, f"the job was stable after {change}")
 
-    def _wait_until(self, change: Change, *, settles: bool) -> bool:
-        """Wait for the moment of a change; False: the training was over before. Seconds count while the job trains."""
+    def _wait_until(self, change: Change) -> bool:
+        """Wait until a change is due; False if the training ended before. Seconds count while the job trains."""
         while not self._progress.has_finished:
             reached = self._progress.saved if self._job.hold else self._progress.step  # who holds has saved before
             if change.at_step is not None and reached >= change.at_step:
                 return True
-            if change.at_s is not None and (self._trained_s >= change.at_s or not settles):
+            if change.at_s is not None and (self._trained_s >= change.at_s or change.overlaps):
                 return True
             before = self._clock()
             self._look()
@@ -255,7 +255,6 @@ class Controller(RunningJob):
         return False
 
     def _check_reached(self, index: int, what: str) -> None:
-        """A training that ends before its plan is at its end has not shown what it was run for."""
         if self._job.cycle is not None and self._job.cycle.times is None and index:
             return
         late = ""
@@ -281,7 +280,7 @@ class Controller(RunningJob):
 
 
 def run_controller(plan: LaunchPlan, run: Callable[[], None]) -> int:
-    """Run a controller to its end. Returns the exit code; why it is not 0 is in a file of the launch."""
+    """Run a controller to its end, and return the exit code; ``files.trouble`` says why it is not 0."""
     try:
         run()
     except CannotGoOn as error:
@@ -293,7 +292,7 @@ def run_controller(plan: LaunchPlan, run: Callable[[], None]) -> int:
 
 
 def main(path: str) -> int:
-    """Run the job of a plan."""
+    """Run the elastic job of a plan."""
     plan = LaunchPlan.read_from(path)
     job = plan.expect(Job).job
     plan.files.checkpoints.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The tables of trainings: accuracies; and each epoch beside the fixed run's, as reports of on/off cycles have it."""
+"""The tables of trainings: accuracies, and each epoch next to the fixed run's, as reports of on/off cycles have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, OfL
 _NAME = "accuracy"
 _AT = "epoch"
 _IN_TRAINING = ", in training"
-"""What ``training.note(accuracy=...)`` told of is of the batches trained on, and its column says so."""
+"""Suffix of a column with accuracies of ``training.note(accuracy=...)``, which are of the training batches."""
 
 
 _Runs = dict[str, dict[int, list[float]]]  # all runs of a test by name: epoch -> values of their launches
@@ -30,7 +30,6 @@ AccuracyRow = tuple[str, int, _Runs]  # an epoch of a test
 
 
 def _accuracy_rows(results: Sequence[CaseResult]) -> list[AccuracyRow]:
-    """A test with one such run has nothing to show side by side."""
     tests: dict[str, _Runs] = {}
     for result in results:
         for launch, measurement in ((each, m) for each in result.launches for m in each.measurements):
@@ -72,7 +71,7 @@ _TOP1, _TOP5 = "final_accuracy", "final_top5"
 
 
 FinalRow = tuple[CaseResult, Mapping[str, float]]
-"""A training at one world size, and medians over its launches and seeds, by metric."""
+"""A training at one world size, and its metrics: medians over its launches and seeds, by name."""
 
 
 def _final_rows(results: Sequence[CaseResult]) -> list[FinalRow]:
@@ -109,15 +108,15 @@ FINAL_ACCURACY: TableKind[FinalRow] = TableKind(
 LEARNING_RATE = "learning_rate"  # what a training calls the series of its rate, step by step
 
 SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
-"""Of a recovery: what the processes that restarted did before their first step."""
+"""Parts of a recovery in which restarted processes prepare their first step."""
 WORKER_PARTS = ("rendezvous", "process_start")  # what the agents did to have workers again
 
 
 class EpochRow(NamedTuple):
-    """What a launch did, in words and in seconds: an epoch with its changes, or from when on it had another rate.
+    """A row: an epoch with its changes, a part of the launch outside of epochs, or a change of the learning rate.
 
-    The ``name`` distinguishes it from what else the launch did, and ``other`` is the row of that name of the fixed run
-    of its test. Of an elastic run it has the names of both runs.
+    ``name`` identifies the row within its launch; ``other`` is the row of that name in the fixed run of the same test.
+    ``sides`` has the headings of both runs, for rows of an elastic run.
     """
 
     result: CaseResult
@@ -137,9 +136,9 @@ class EpochRow(NamedTuple):
         return ", ".join(map(str, sizes))
 
     def fact(self, name: str) -> float | None:
-        """A fact of its epoch or of its rate, whichever it is."""
-        told = self.epoch or self.rate
-        value: float | None = None if told is None else told.facts.get(name)
+        """A fact of the row's epoch, or of its learning rate, or None."""
+        source = self.epoch or self.rate
+        value: float | None = None if source is None else source.facts.get(name)
         return value
 
     @property
@@ -159,19 +158,19 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
     for row in jobs_of(results):
         job = row.item
         if not job.job.plan:
-            yield from _told(row)
+            yield from _job_rows(row)
             continue
-        beside = fixed.get(row.result.nodeid)
-        theirs = {did.name: did for did in _told(row._replace(item=beside)) if did.name} if beside is not None else {}
+        other = fixed.get(row.result.nodeid)
+        theirs = {did.name: did for did in _job_rows(row._replace(item=other)) if did.name} if other is not None else {}
         name, cycle = setup_name(job.job), job.job.cycle
         if cycle is not None:
             nodes = f"{job.job.least} on demand {job.job.most - job.job.least} elastic"
             name = f"Cycle {cycle.period_s:g} s on and off {nodes}"
-        sides = (f"Ondemand {beside.job.start}" if beside is not None else "Ondemand", f"Elastic {name}")
-        yield from (did._replace(other=theirs.get(did.name), sides=sides) for did in _told(row))
+        sides = (f"Ondemand {other.job.start}" if other is not None else "Ondemand", f"Elastic {name}")
+        yield from (did._replace(other=theirs.get(did.name), sides=sides) for did in _job_rows(row))
     for result in results:
-        told = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
-        for launch, measured in itertools.islice(told, 1):
+        series = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
+        for launch, measured in itertools.islice(series, 1):
             before = None
             for step, rate in enumerate(measured.values, 1):
                 if rate != before:
@@ -180,9 +179,9 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
                 before = rate
 
 
-def _told(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
+def _job_rows(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
     result, launch, job = row
-    start_s = job.told.start_s
+    start_s = job.summary.start_s
     yield EpochRow(result, launch, f"Script setup took {start_s:.5f}", start_s, "start")
     numbers = {epoch.epoch for epoch in job.epochs}
     for epoch in job.epochs:
@@ -198,12 +197,12 @@ def _told(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
                 costs[:0] = [("initialize_workers took {:.3f}", workers), ("Script setup took {:.5f}", setup)]
             before += [(begins, 0, EpochRow(result, launch, text.format(cost), cost)) for text, cost in costs]
         yield from (did for *_, did in sorted(before, key=lambda each: each[:2]))
-        told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
-        means = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
+        values = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
+        means = "".join(f" {name}: {value:.4f}" for name, value in values if value is not None)
         text = f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{warm_up_mark(job, epoch)}{means}"
         yield EpochRow(result, launch, text, epoch.seconds, str(epoch.epoch), epoch, changes)
     yield from (_of_rate(result, launch, rate) for rate in job.rates if rate.epoch not in numbers)
-    whole = start_s + job.told.training_s + job.told.end_s
+    whole = start_s + job.summary.training_s + job.summary.end_s
     rest = whole - (start_s + sum(epoch.seconds for epoch in job.epochs))
     yield EpochRow(result, launch, f"unaccounted {rest:.5f}", rest, "unaccounted")
     training = whole - start_s  # a warm machine starts in half the time, and that is no training
@@ -215,7 +214,7 @@ def _of_rate(result: CaseResult, launch: LaunchRecord, rate: Event) -> EpochRow:
 
 
 def warm_up_mark(job: JobRun, epoch: Event) -> str:
-    """Behind an epoch in which the learning rate of the same nodes rises or after which it does, until it falls."""
+    """Return " (warm-up)" for an epoch until which the learning rate of equal nodes rises, before it ever falls."""
     epochs: set[int | None] = set()
     for before, after in itertools.pairwise(job.rates):
         if before.nodes == after.nodes and after.lr < before.lr:

@@ -1,4 +1,4 @@
-"""What elastic jobs add to the tables of the core."""
+"""Rows that elastic jobs add to the tables of the core."""
 
 from __future__ import annotations
 

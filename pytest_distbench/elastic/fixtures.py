@@ -235,7 +235,7 @@ def _plan(given: Arguments, plan: object) -> Plan:
 
 
 def _plain(part: AnyRecord) -> AnyRecord:
-    """With Python's numbers in place of numpy's, which no process could read."""
+    """Convert numpy's numbers to Python's: processes read plans without numpy."""
     given = {name: as_scalar(value) for name, value in msgspec.structs.asdict(part).items() if hasattr(value, "item")}
     return replace(part, **{name: value for name, value in given.items() if value is not None})
 
@@ -244,14 +244,14 @@ def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     kind = ENGINES[engine]
-    told = given.mapping("timers", {} if timers is None else timers)
-    if unknown := sorted(set(told) - set(kind.timers)):
-        given.refuse(f"timers={show(told)}: engine {engine!r} has no {unknown[0]!r}; it has {', '.join(kind.timers)}")
+    chosen = given.mapping("timers", {} if timers is None else timers)
+    if unknown := sorted(set(chosen) - set(kind.timers)):
+        given.refuse(f"timers={show(chosen)}: engine {engine!r} has no {unknown[0]!r}; it has {', '.join(kind.timers)}")
     wanted: dict[str, Number] = {
         name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
         if isinstance(kind.timers[name], int)
         else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
-        for name, value in told.items()
+        for name, value in chosen.items()
     }
     problem = kind.problem()
     if problem and not kind.stand_in:
@@ -269,7 +269,7 @@ def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
 
 
 def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:
-    """How many steps a training takes behind what was planned for it; None: it ends by itself."""
+    """Steps that a training takes after its last planned change, or None if it ends by itself."""
     return None if wanted is None else given.whole(f"{where}ends_after", wanted, least=1)
 
 

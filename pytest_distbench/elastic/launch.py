@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.elastic.measures import measure, measure_pool
-from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
+from pytest_distbench.elastic.measures.continuity import explain_wrong_resume
 from pytest_distbench.elastic.measures.history import History, unplanned
-from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
+from pytest_distbench.elastic.progress import EXIT_S, explain_slow, explain_standstill
 from pytest_distbench.elastic.records import ElasticJob, Job, Pool, error_of, text_of_change
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, controller_problem
@@ -32,7 +32,7 @@ from pytest_distbench.run.kinds import LaunchKind
 
 
 def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call."""
+    """Run an elastic job once, and return its record, also of a failure. No process of it outlives the call."""
     job = plan.expect(Job).job
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
     ended = _run(launch, side, str(job), "controller", plan.files.timeline)
@@ -40,7 +40,7 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 
 def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """The same for a pool of jobs."""
+    """Run a pool of jobs once, and return its record, also of a failure."""
     launch = Controlled(plan, side, observes=False, is_ours=True)
     ended = _run(launch, side, str(plan.expect(Pool).sharing), "pool", plan.files.pool_timeline)
     return launch.complete(make_pool_record(launch.plan, ended), ended)
@@ -77,14 +77,14 @@ _NO_STEP_IN_POOL = "no body made a step: a job of a pool must loop over rank.tra
 
 
 def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
-    """What became of a job that is over, from the files it left."""
+    """Make the record of a job that has ended, from the files it left."""
     job = plan.expect(Job).job
     history = History(read_events(plan.files.timeline))
     reason = controller_problem(plan, "elastic job", ended)
-    reason += tell_standstill(history.lines) if ended.timed_out else ""
+    reason += explain_standstill(history.lines) if ended.timed_out else ""
     events, measurements = measure(job, history)
     if not reason:
-        reason = _NO_STEP if not events else tell_wrong_resume(history, job)
+        reason = _NO_STEP if not events else explain_wrong_resume(history, job)
     reports = read_reports(plan)
     of_files: list[str] = []
     if not reason:
@@ -108,7 +108,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
 
 
 def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
-    """The same for a pool."""
+    """Make the record of a pool that has ended, from the files it left."""
     work = plan.expect(Pool)
     pool = work.sharing
     timelines = {job.name: read_events(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
@@ -119,10 +119,10 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     reports = {job.name: read_reports(work.part(plan, index)) for index, job in enumerate(pool.jobs)}
     if not reason:
         try:
-            for name, told_by in reports.items():
-                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
+            for name, by_rank in reports.items():
+                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in by_rank.items()})
                 measurements += [
-                    replace(m, at={"job": name, **m.at}) for m in [*merge(recorded(told_by.values())), *memory]
+                    replace(m, at={"job": name, **m.at}) for m in [*merge(recorded(by_rank.values())), *memory]
                 ]
         except RecordingError as error:
             reason = f"job {name}: {error}"
@@ -132,8 +132,8 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
             raised = [(line.slot, error_of(line)) for line in lines if line.what == "raised"]
             slot, cause = min(raised, key=lambda each: is_follower(each[1]), default=(0, None))
             fates.append(_fate(index, cause, "pool", plan.files.job(index).log(slot)))
-    known = [report for told_by in reports.values() for report in told_by.values()]
-    remarks = [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]
+    known = [report for by_rank in reports.values() for report in by_rank.values()]
+    remarks = [f"job {name}: {remark}" for name, lines in timelines.items() for remark in torn_remarks(lines)]
     return _record(plan, ended, reason, known, events, measurements, fates, remarks)
 
 
@@ -166,9 +166,9 @@ def _record(
 
 
 def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Event]) -> dict[int, RankReport]:
-    """What a script recorded in the generation that finished, by rank.
+    """Reports of a script's ranks in the generation that finished, by rank.
 
-    Earlier generations have left theirs where the last one had fewer ranks.
+    Earlier, larger generations leave reports of higher ranks. Raises RecordingError if a report did not pass.
     """
     last = max((line.generation for line in lines if line.what == "finished"), default=0)
     size = max((line.world_size for line in lines if line.what == "joined" and line.generation == last), default=0)
@@ -179,8 +179,8 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Event]) -> d
     return found
 
 
-def tell_torn(lines: Sequence[Event]) -> list[str]:
-    """Remarks on checkpoints that were passed over, because they are not whole."""
+def torn_remarks(lines: Sequence[Event]) -> list[str]:
+    """Remarks on incomplete checkpoints that were passed over."""
     torn = sorted({name for line in lines if line.what == "loaded" for name in line.torn})
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 
@@ -200,14 +200,14 @@ def _fate(number: int, error: ErrorReport | None, what: str, log: Path) -> RankF
 def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list[str]:
     lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
-    remarks += tell_torn(lines)
+    remarks += torn_remarks(lines)
     left_out = dict.fromkeys(part for line in lines if line.what == "left_out" for part in line.parts)
     if left_out and job.plan and job.checkpoint_every is not None:
         remarks.append(
             f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
             f"{'; '.join(left_out)}"
         )
-    remarks += [told for _, told in unplanned(history)]
+    remarks += [remark for _, remark in unplanned(history)]
     # agents that did not end when their workers had finished, which users see as a job that hangs at its end
     finished = [line for line in lines if line.what == "finished"]
     last = max((line.generation for line in finished), default=None)
@@ -216,7 +216,7 @@ def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list
     if left := sorted({line.slot for line in finished if line.generation == last} - ended):
         slots = ", ".join(map(str, left))
         remarks.append(f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended")
-    remarks += [told for event in events if event.what == "change" and (told := tell_slow(event, job))]
+    remarks += [remark for event in events if event.what == "change" and (remark := explain_slow(event, job))]
     if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: larger world sizes give no speed-up here"
@@ -225,15 +225,15 @@ def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list
 
 
 _RUN_LAUNCHES = 5
-"""The most launches while an answer is open. Three stored launches and three new ones allow for 7.4 standard deviations
-of noise between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first
+"""Most launches while a verdict is open. Three stored launches and three new ones allow for 7.4 standard deviations of
+noise between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first
 few each take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
 
 _OPEN_S = 300.0  # a launch of elastic jobs may take a minute: so long its answer is worth more of them
 
 
 def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:
-    """The row of a kind of launch that runs elastic jobs. Numbers of two engines never meet."""
+    """Make a kind of launch. Its launcher names the engine, so that numbers of two engines are never compared."""
     return LaunchKind(
         run=run,
         hosting=Hosting(sets_threads=True),

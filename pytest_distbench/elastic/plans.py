@@ -1,11 +1,11 @@
 """Changes of membership of an elastic job: ``cycle``, ``join``, ``leave``, ``kill``, ``crash``, ``stop``, ``draw``.
 
-It also has the parts of a pool, ``job`` and ``serving``, and ``rates``, by which a rule of the learning rate is judged.
+The module also has the parts of a pool, ``job`` and ``serving``, and ``rates``, for tests of a learning-rate rule.
 
-The first ones are values for ``plan=`` of the ``elastic`` fixture. A change happens at ``at_s``, seconds of training,
-or at ``at_step``, the training's own number of the step. The time of ``at_s`` begins when all nodes of the start have
-taken steps, and pauses from a change until the job is stable again. Below them is a plan change by change: which slots
-it takes, and whether it can be at all.
+Changes are values for ``plan=`` of the ``elastic`` fixture. A change happens at ``at_s``, seconds of training, or at
+``at_step``, the training's own number of the step. The time of ``at_s`` begins when all nodes of the start have taken
+steps, and pauses from a change until the job is stable again. The rest of the module checks a plan, and chooses the
+slots of each change.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def cycle(
     Args:
         period_s: seconds of training between two changes.
         on: nodes that join after the first period, the third, ...
-        off: nodes that leave after the second, the fourth, ...; None: as many.
-        times: how often; None: until the training ends.
+        off: nodes that leave after the second, the fourth, ..., by default as many.
+        times: how often, by default until the training ends.
         by: ``leave`` (SIGTERM) or ``kill`` (SIGKILL of the whole node).
     """
     return Cycle(period_s=period_s, on=on, off=on if off is None else off, times=times, by=by)
@@ -117,12 +117,12 @@ def crash(*, at_s: float | None = None, at_step: int | None = None, slot: int | 
 
 
 def stop(*, for_s: float, at_s: float | None = None, at_step: int | None = None, slot: int | None = None) -> Change:
-    """A node stands still: SIGSTOP to all its processes, and SIGCONT after ``for_s`` seconds."""
+    """A node is suspended: SIGSTOP to all its processes, and SIGCONT after ``for_s`` seconds."""
     return Change(kind="stop", at_s=at_s, at_step=at_step, slot=slot, for_s=for_s)
 
 
 def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) -> list[Change]:
-    """Changes that a seed chooses, from a full job on.
+    """Draw changes by a seed, beginning with a full job.
 
     Args:
         seed: the same seed gives the same plan.
@@ -249,13 +249,13 @@ def taken_after(change: Change, slots: Collection[int], taken: Collection[int]) 
 
 
 def usual_start(plan: Plan, *, least: int, most: int) -> int:
-    """Nodes at the beginning, unless the test says: all there may be; the fewest where some are to join first."""
+    """Default number of nodes at the start: the minimum if some join first, else the maximum."""
     first = next(changes_of(plan), None)
     return least if first is not None and first.kind == "join" else most
 
 
 def check_values(plan: Plan) -> None:
-    """Make sure that what a plan holds are numbers and words that can be, before anybody counts with them."""
+    """Raise ConfigurationError unless every number and word of a plan is valid."""
     if isinstance(plan, Cycle):
         seconds(above=0).plain()("cycle: period_s", plan.period_s)
         for name, nodes in (("on", plan.on), ("off", plan.off), ("times", plan.times)):

@@ -1,4 +1,4 @@
-"""A pool: its policies, which say who gets its slots, and its controller, which shares them out until all jobs ended.
+"""A pool of jobs: its policies, which assign slots, and its controller, which applies them until all jobs have ended.
 
 ``python -m pytest_distbench.elastic.pool PLAN`` runs it; each job has an engine of its own.
 """
@@ -48,11 +48,11 @@ def decide(
     servers: Collection[int] = (),
     wanted: int = 0,
 ) -> tuple[Moves, Moves]:
-    """Share out the slots: what is granted now, and what is asked back.
+    """Assign slots: return those to grant now, and those to ask back.
 
-    Jobs come in the order in which they were submitted, and none passes the one before it. Coming are slots that
-    somebody was asked for and still has. Before all jobs goes the serving, which has the slots of its servers and
-    should have as many as are wanted.
+    ``jobs`` are in the order of submission, and none passes the one before it. ``coming`` slots were asked back and are
+    still in use. The serving has priority over all jobs: it has the slots ``servers``, and should have ``wanted`` of
+    them.
     """
     grants: Moves = []
     asks: Moves = []
@@ -83,7 +83,7 @@ def decide(
 
 
 def _start(grants: Moves, jobs: Sequence[SharingJob], left: list[int], *, fewest: dict[str, int]) -> SharingJob | None:
-    """Start jobs that wait; returns the first for which there are not enough slots."""
+    """Start waiting jobs; return the first for which there are not enough slots, or None."""
     for job in jobs:
         if job.slots:
             continue
@@ -94,7 +94,7 @@ def _start(grants: Moves, jobs: Sequence[SharingJob], left: list[int], *, fewest
 
 
 def _ask(asks: Moves, jobs: Sequence[SharingJob], missing: int) -> None:
-    """Ask for slots: of the job that can spare most, of several the last; its highest first."""
+    """Ask for slots: of the job that can spare most, the last of several; its highest slots first."""
     asked: dict[str, int] = {}
     for _ in range(missing):
         able = [job for job in jobs if job.spare > asked.get(job.name, 0)]
@@ -108,7 +108,7 @@ def _ask(asks: Moves, jobs: Sequence[SharingJob], missing: int) -> None:
 class SharingJob(RunningJob):
     """A job of a pool. Its slots are the pool's: a node has the number of the slot it runs in.
 
-    Those it was asked to give back are leaving, and no longer among its slots. It has ended when its agents are gone.
+    Slots that it was asked to give back are in ``leaving`` alone. It has ended when its agents are gone.
     """
 
     def __init__(
@@ -119,19 +119,19 @@ class SharingJob(RunningJob):
         self.submit_s = wanted.submit_s
         self.slots: set[int] = set()
         self.leaving: dict[int, float] = {}
-        """Slot -> when it was asked for."""
+        """Slot -> when it was asked back."""
         self.first_step_t: float | None = None
         self.has_ended = False
         self._changes = 0
         self._last: Change | None = None
         self._changed_t: float | None = None
-        """When the change came that is not over; None: the job is stable, or not started."""
+        """Time of a change that is not over yet, or None if the job is stable or not started."""
         self._finished_t: float | None = None
         self._may_end = False
 
     @property
     def least(self) -> int:
-        """The fewest slots that it needs. One that is about to end neither takes nor gives."""
+        """Fewest slots that the job needs. While it ends it needs all it has: it neither takes nor gives."""
         return len(self.slots) if self._progress.is_ending else self._job.least
 
     @property
@@ -144,12 +144,12 @@ class SharingJob(RunningJob):
 
     @property
     def is_stable(self) -> bool:
-        """It trains on all its slots; it may be given more, or asked for some so that another job can start."""
+        """Whether the job trains on all its slots, so that slots may be granted or asked back."""
         return bool(self.slots) and self._changed_t is None and not self._progress.is_ending
 
     @property
     def slots_left(self) -> set[int]:
-        """All it has, and has not given back yet."""
+        """All slots that the job has not given back yet."""
         return self.slots | set(self.leaving)
 
     def take(self, slots: Collection[int]) -> None:
@@ -160,12 +160,12 @@ class SharingJob(RunningJob):
             self._move("join", slots, self.slots | set(slots))
 
     def give_back(self, slots: Collection[int]) -> None:
-        """Ask the nodes in slots to go; they are free when :meth:`look` says so."""
+        """Ask the nodes in slots to leave; the slots are free when :meth:`look` returns them."""
         self.leaving |= dict.fromkeys(slots, self._clock())
         self._move("leave", slots, self.slots - set(slots))
 
     def look(self) -> set[int]:
-        """Take in what has happened. Returns the slots that are free now."""
+        """Read new events, and return the slots that are free now."""
         if self.has_ended or not self.slots_left:
             return set()
         try:
@@ -175,16 +175,16 @@ class SharingJob(RunningJob):
             ended = {agent.slot for agent in self.check_agents()}
             if self._changed_t is not None and not self._progress.has_finished:
                 index = START if self._last is None else self._changes - 1
-                if self.has_settled(index, self._last, since=self._changed_t):
+                if self.has_stabilized(index, self._last, since=self._changed_t):
                     self._changed_t = None
         except CannotGoOn as error:
             raise CannotGoOn(f"job {self.name}: {error}") from None
         freed = self.slots_left & ended if self._progress.is_ending else ended & set(self.leaving)
         for slot, asked in self.leaving.items():
-            if slot not in freed and self._clock() - asked > self._job.settle_s:
+            if slot not in freed and self._clock() - asked > self._job.stable_within_s:
                 raise CannotGoOn(
-                    f"job {self.name}: slot {slot} was not returned {self._job.settle_s:g} s after its agent received "
-                    f"SIGTERM. Does the body ignore that signal, or clean up for too long?"
+                    f"job {self.name}: slot {slot} was not returned {self._job.stable_within_s:g} s after its agent "
+                    f"received SIGTERM. Does the body ignore that signal, or clean up for too long?"
                 )
         self.slots -= freed
         for slot in freed:
@@ -217,7 +217,7 @@ _END_S = 5.0
 
 
 class Servers:
-    """The processes of a pool's serving, each of which has a slot."""
+    """The server processes of a pool's serving, each of which has a slot."""
 
     def __init__(self, files: LaunchFiles, *, variables: Mapping[str, str]) -> None:
         self._files = files
@@ -279,14 +279,14 @@ class PoolController:
         self._submitted: list[SharingJob] = []
         self._began: float | None = None
         self._serving: set[int] = set()
-        """Slots of the servers there should be."""
+        """Slots that are to have a server."""
         self._ready: set[int] = set()
-        """Those of them whose server is ready."""
+        """Slots whose server is ready."""
         self._stopping: set[int] = set()
         self._demands = 0
-        """That have come."""
+        """Number of demands that have begun."""
         self._wanted = 0
-        """Slots, by the demand there is."""
+        """Slots that the serving demands now."""
 
     def run(self) -> None:
         try:

@@ -1,10 +1,10 @@
-"""How far an elastic job has come, by its timeline and by what its script prints, and why it comes no further.
+"""Progress of an elastic job, from its timeline and from what its script prints, and why it makes none.
 
-The faults that users report have a name and a remedy here; what of a remedy hangs on the engine is in its row.
+The faults that users report have a name and a remedy here; remedies that depend on the engine are in its row.
 
-An unchanged script below torchrun is seen from outside. What a body writes into the timeline itself is made here of
+An unchanged script below torchrun is observed from outside. The events that a body writes itself are made here from
 three sources: the notes of each worker's Python (``worker/site``), what the nodes print, and how their agents end. The
-workers of a generation step together, so that a line of one rank tells of a step of all.
+workers of a generation step together, so a line of one rank reports a step of all.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ EXIT_S = 30.0  # how long agents may take to end after their workers have finish
 
 ATTEMPTS = 5  # so many workers of a slot in a row that come no further: its agent would start others for ever
 
-SPLIT_S = 5.0  # how long a generation may go on beside a later one: agents end its workers meanwhile
+SPLIT_S = 5.0  # how long a generation may go on after a later one began: agents end its workers meanwhile
 
 
 class Progress:
     """What an elastic job has done so far.
 
-    ``taken`` are the slots whose nodes should train, and so many steps of each of them in one generation make the job
-    stable. ``step`` is the highest that anybody has finished, ``saved`` that of the last checkpoint. ``split`` is a
-    step of a generation that goes on beside a later one, and that one.
+    ``taken`` are the slots whose nodes should train; ``stable_steps`` of each of them in one generation make the job
+    stable. ``step`` is the highest that was finished, ``saved`` that of the last checkpoint. ``split`` is a step of a
+    generation that goes on after a later one has begun, and the later one, or None.
     """
 
     def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
@@ -52,26 +52,25 @@ class Progress:
         self.step = self.saved = 0
         self.split: tuple[Event, int] | None = None
         self._first: dict[int, float] = {}
-        """Generation -> when its first step was over."""
+        """Generation -> when its first step ended."""
         self._forgotten_at = 0.0
         self._most = most
         self._stable_steps = stable_steps
         self._over = -1
-        """The generation that a worker which has died took with it."""
+        """The newest generation when a worker crashed, which ends with that worker, or -1."""
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
         self._worlds: dict[int, int] = {}
-        """Generation -> workers in it."""
+        """Generation -> its world size."""
         self._finished: dict[int, set[int]] = {}
         self._attempts: dict[int, int] = {}
-        """Slot -> workers that were started since the job last came further, or changed."""
+        """Slot -> workers started since the job last advanced or changed."""
         self._reasons: list[ErrorReport] = []
 
-    def heed(self, line: Event) -> None:
-        """Take in a line.
+    def take(self, line: Event) -> None:
+        """Read an event.
 
-        The job cannot go on where the body raised, and not because a peer had gone; or where a worker was started once
-        more, and the job comes no further.
+        Raises CannotGoOn if the body raised, unless a lost peer made it raise, or if workers restart without progress.
         """
         self.lines.append(line)
         if line.what == "started":
@@ -120,9 +119,9 @@ class Progress:
         )
 
     def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
-        """Something has changed: steps until now, heeded or not, do not show that the job is stable.
+        """Count steps from now on: earlier ones, read or not, do not show that the job is stable after a change.
 
-        Where that ends the generation, steps of it that are told of later do not either.
+        If the change ends the generation, later steps of that generation do not count either.
         """
         self._steps.clear()
         self._attempts.clear()
@@ -131,7 +130,7 @@ class Progress:
 
     @property
     def stable_generation(self) -> int | None:
-        """The generation in which all nodes that should be there have stepped since the last change."""
+        """The generation in which all ``taken`` nodes have stepped since the last change, or None."""
         if not self._steps:
             return None
         newest = max(self._steps)
@@ -153,20 +152,20 @@ class Progress:
         return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())
 
 
-def tell_unstable(lines: Sequence[Event], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+def explain_unstable(lines: Sequence[Event], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
     after = "its start" if change is None else str(change)
     begin = max((line.t for line in lines if line.what == "changed"), default=0.0)
     since = [line for line in lines if line.t >= begin]
     stepped = {line.slot for line in since if line.what == "stepped"}
     missing = sorted(set(expected) - stepped)
     head = (
-        f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
+        f"not stable {job.stable_within_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
         f"{', '.join(map(str, missing)) or 'none'} there is no step"
     )
     return f"{head}. {_name(since, expected, change, job)}"
 
 
-def tell_split(line: Event, newest: int, job: ElasticJob) -> str:
+def explain_split(line: Event, newest: int, job: ElasticJob) -> str:
     timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
     return (
         f"The job is split: slot {line.slot} still trains in generation {line.generation}, while the others are in "
@@ -174,18 +173,18 @@ def tell_split(line: Event, newest: int, job: ElasticJob) -> str:
     )
 
 
-def tell_agent_end(lines: Sequence[Event], agent: Event, job: ElasticJob, *, log: str) -> str:
+def explain_agent_end(lines: Sequence[Event], agent: Event, job: ElasticJob, *, log: str) -> str:
     used = [line.restarts for line in lines if line.what == "started" and line.slot == agent.slot]
     head = f"the agent of slot {agent.slot} ended with exit code {agent.code} by itself"
-    limit, told = job.timers.get("max_restarts"), ENGINES[job.engine].restarts
-    if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
+    limit, restarts = job.timers.get("max_restarts"), ENGINES[job.engine].restarts
+    if restarts and limit is not None and used and agent.code > 0 and used[-1] >= limit:
         changes = sum(line.what == "changed" for line in lines)
-        head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
+        head += f". Restarts used up: it had taken {used[-1]} of {restarts.format(limit=limit, changes=changes)}"
     return f"{head}; its log:\n{log}"
 
 
-def tell_standstill(lines: Sequence[Event]) -> str:
-    """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
+def explain_standstill(lines: Sequence[Event]) -> str:
+    """How long a job that was ended had made no progress, and who stepped last; or that it took no step."""
     steps = [line for line in lines if line.what == "stepped"]
     if not steps:
         return ". It took no step"
@@ -201,8 +200,8 @@ def tell_standstill(lines: Sequence[Event]) -> str:
 SLOW_S = 30.0  # a recovery that takes longer is explained
 
 
-def tell_slow(change: Event, job: ElasticJob) -> str:
-    """Why a recovery took so long, by its largest part, and which knob it hangs on; empty: it did not."""
+def explain_slow(change: Event, job: ElasticJob) -> str:
+    """Why a recovery took longer than ``SLOW_S``: its largest part, with the setting to change; or ""."""
     if change.recovery_s is None or change.recovery_s < SLOW_S or not change.parts:
         return ""
     part, seconds = max(change.parts.items(), key=lambda item: item[1])
@@ -246,7 +245,7 @@ def _name(since: Sequence[Event], expected: Collection[int], change: Change | No
     return f"Slots that joined a group: {', '.join(map(str, sorted(joined & set(expected)))) or 'none'}"
 
 
-NAMES = ("epoch", "loss", "accuracy", "top5", "lr")  # groups of a pattern that a step is told by, beside its number
+NAMES = ("epoch", "loss", "accuracy", "top5", "lr")  # groups of a pattern besides the number of the step
 
 _VALUE = "value"
 
@@ -271,7 +270,7 @@ def check_pattern(reader: Reader) -> None:
 class StepLines:
     """The steps of one generation, line by line; ``before`` are those of the generation before.
 
-    Where the script counts anew in each epoch, its epochs are laid end to end, so that numbers are of the whole
+    If the script restarts its count in each epoch, epochs are laid end to end, so that numbers are of the whole
     training. A training that goes back to an earlier epoch goes back in these numbers too.
     """
 
@@ -279,23 +278,23 @@ class StepLines:
         self._pattern = re.compile(pattern)
         self._group: int | str = _VALUE if _VALUE in self._pattern.groupindex else 1
         self._begins: dict[int, int] = dict(before._begins) if before is not None else {}
-        """Epoch -> what is added to the numbers of its steps."""
+        """Epoch -> offset of the numbers of its steps."""
         self._highest: int = before._highest if before is not None else 0
         self._last: tuple[int | None, int] | None = None
 
     def take(self, text: str) -> dict[str, Number | None]:
-        """The facts of the step that a line tells of; none: it tells of no step, or of the one before once more.
+        """Return the facts of the step that a line reports; {} if it reports none, or the one before once more.
 
-        The number of the step falls only where the training has gone back. It is laid where the script counts anew in
-        each epoch, and this is its first line of one: how many steps the epoch before had behind its last line nobody
-        knows. A number that is none, or that falls within the generation, cannot be used: :class:`ReadingError`.
+        ``is_laid`` marks the first line of an epoch if the script restarts its count there: how many steps the epoch
+        before had after its last line is unknown. Raises :class:`ReadingError` if the number is none, or falls within
+        the generation.
         """
         found = self._pattern.search(text)
         if found is None:
             return {}
         value = _whole(found[self._group], text)
-        told = found.groupdict()
-        epoch = _whole(told["epoch"], text) if told.get("epoch") is not None else None
+        groups = found.groupdict()
+        epoch = _whole(groups["epoch"], text) if groups.get("epoch") is not None else None
         if self._last == (epoch, value):
             return {}
         before, last = self._last if self._last is not None else (None, value)
@@ -311,18 +310,18 @@ class StepLines:
         number = value + begin
         self._last = epoch, value
         self._highest = max(self._highest, number)
-        numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
+        numbers = {name: _number(name, groups.get(name), text) for name in NAMES if name != "epoch"}
         return {"step": number, "is_laid": is_laid, "epoch": epoch, **numbers}
 
     def _begin(self, epoch: int | None, value: int) -> int:
-        """What is added to a number: nothing where the script counts on from epoch to epoch."""
+        """Offset of the step numbers of an epoch: 0 if the script counts on from epoch to epoch."""
         if epoch is None:
             return 0
         if epoch not in self._begins:
             earlier = max((e for e in self._begins if e < epoch), default=None)
             on = 0 if earlier is None else self._begins[earlier]
-            anew = bool(self._begins) and value + on <= self._highest
-            self._begins[epoch] = self._highest + 1 - value if anew else on
+            is_recounted = bool(self._begins) and value + on <= self._highest
+            self._begins[epoch] = self._highest + 1 - value if is_recounted else on
         elif self._last is None:  # it has gone back, or on: later epochs begin where this one will have ended
             self._begins = {e: begin for e, begin in self._begins.items() if e <= epoch}
             self._highest = value + self._begins[epoch]
@@ -352,7 +351,7 @@ def _number(name: str, text: str | None, line: str) -> float | None:
     return number if text is not None else None
 
 
-_EVENT = re.compile(r'\{"name": "torchelastic\.')  # what torchrun prints of itself, see ``tells_events``
+_EVENT = re.compile(r'\{"name": "torchelastic\.')  # what torchrun prints of itself, see ``prints_events``
 _SHOWN = 8
 
 
@@ -366,7 +365,7 @@ class _ScriptWorker:
 
 
 class ScriptWatch:
-    """Makes timeline lines of what a script shows."""
+    """Makes timeline events of what a script prints and of what its workers note."""
 
     def __init__(
         self, files: LaunchFiles, outputs: NodeOutputs, steps: Reader, *, born: Callable[[int], float] = process_began
@@ -380,13 +379,13 @@ class ScriptWatch:
         self._now: dict[int, _ScriptWorker] = {}
         """Slot -> its newest worker."""
         self._generations: list[tuple[StepLines, dict[int, _ScriptWorker]]] = []
-        """Of each its steps, and its workers by slot."""
+        """Steps of each generation, and its workers by slot."""
         self._attempts: dict[int, int] = {}
-        """Slot -> processes since a step."""
+        """Slot -> processes started since the last step."""
         self._found: list[Event] = []
 
     def poll(self) -> list[Event]:
-        """What has happened since the last call. Never blocks."""
+        """Return the events since the last call. Never blocks."""
         printed = self._outputs.take()  # before the notes: whoever has printed has left them already
         for seen in sorted([*self._notes.read(), *printed], key=lambda one: one.t):
             if seen.what == "printed":
@@ -396,8 +395,8 @@ class ScriptWatch:
         found, self._found = self._found, []
         return found
 
-    def heed(self, ended: Event) -> list[Event]:
-        """What the end of an agent tells: with exit code 0 its worker has finished."""
+    def take_end(self, ended: Event) -> list[Event]:
+        """Return the events up to the end of an agent; exit code 0 means that its worker has finished."""
         found = self.poll()
         worker = self._now.get(ended.slot)
         if ended.code == 0 and worker is not None and worker.generation is not None:
@@ -410,7 +409,7 @@ class ScriptWatch:
 
     @property
     def trouble(self) -> str:
-        """Why it makes no sense to go on, in words; empty: it does."""
+        """Why the job cannot go on, or ""."""
         for slot, attempts in self._attempts.items():
             if attempts > ATTEMPTS:
                 return (
@@ -494,5 +493,5 @@ class ScriptWatch:
         facts = steps.take(printed.text)
         for slot, member in members.items() if facts else ():
             self._attempts[slot] = 0
-            told = {"generation": worker.generation, "world_size": member.note.world_size, **facts}
-            self._found.append(event("stepped", t=printed.t, slot=slot, **told))
+            found = {"generation": worker.generation, "world_size": member.note.world_size, **facts}
+            self._found.append(event("stepped", t=printed.t, slot=slot, **found))

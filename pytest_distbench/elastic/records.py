@@ -1,12 +1,12 @@
-"""An elastic job, a pool of them, and what became of both.
+"""An elastic job, a pool of jobs, and their results.
 
 A *slot* is a place for a node of a job, from 0; a *generation* is what lies between two changes of membership. The jobs
-of a pool share its slots, and a serving goes before them. All seconds of a pool's results are since its clock began:
-with the first step of the first job. What came before it is negative.
+of a pool share its slots, and a serving has priority over them. All seconds of a pool's results begin with the first
+step of the first job. What came before it is negative.
 
-Events are of a launch's timeline, and of its record. A job's are of its controller and of its workers: of a slot and,
-from the moment a worker has joined its group, of a generation. A pool's, which say who has which slot and when servers
-are ready, are of its controller and of the servers.
+Events stand in a launch's timeline and in its record. A job's are written by its controller and its workers: they have
+a slot and, once the worker has joined its group, a generation. A pool's are written by its controller and the servers:
+who has which slot, and when servers are ready.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 SLOT_VARIABLE = "DISTBENCH_SLOT"  # in the environment of a node's processes: the slot it has
 
 NODE_VARIABLE = "DISTBENCH_NODE"
-"""In the environment of a node's processes: a word of its own, by which all of them are found."""
+"""Environment variable with a word that is unique to a node, by which all its processes are found."""
 
 IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
-"""In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
+"""Environment variable: modules that a worker imports before its body, separated by commas. No launcher sets it."""
 
 START = -1  # index, among the changes of a run, of what is none: the start of the job
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """One change of membership: what happens, and when.
+    """One change of membership: its kind, and when it happens.
 
-    Seconds are those of training: the clock begins when all nodes of the start have taken steps, and stands still from
-    a change until the job is stable again.
+    Seconds are those of training: they begin when all nodes of the start have taken steps, and pause from a change
+    until the job is stable again.
     """
 
     kind: ChangeKind
@@ -50,7 +50,7 @@ class Change(Record, frozen=True, kw_only=True):
     at_step: int | None = None  # the training's own number of the step; of this and ``at_s`` one is set
     nodes: int = 1  # how many join, leave or are lost
     slot: int | None = None
-    """Which one; None: of those that join the lowest that are free, of others the highest that are taken."""
+    """Slot to change, or None: the lowest free ones to join, the highest used ones to leave."""
     for_s: float | None = None  # of a stop: how long
     overlaps: bool = False  # it does not wait until the change before it is over
 
@@ -65,7 +65,7 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Cycle(Record, frozen=True, kw_only=True):
-    """Nodes that come and go: after each period of training some join, after the next some leave."""
+    """Nodes that come and go: some join after the first period of training, leave after the second, and so on."""
 
     period_s: float
     on: int
@@ -85,7 +85,7 @@ Plan = Cycle | list[Change]  # when the membership changes: in a cycle, or by a 
 
 class ElasticJob(Record, frozen=True, kw_only=True):
     name: str = ""  # in a pool, which has several
-    submit_s: float = 0.0  # when it is submitted, by the pool's clock
+    submit_s: float = 0.0  # when it is submitted, in seconds of its pool
     least: int
     most: int  # nodes, each with one worker: fewest and most
     start: int  # nodes at the beginning
@@ -94,19 +94,19 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     in_place_of: str = ""  # which engine was asked for and why this one took its place; empty: this one was asked for
     version: str = ""  # of what the engine runs, as far as it decides about its numbers: ``torch 2.13``
     timers: dict[str, Number]
-    """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts and restarts."""
+    """Timers by their names in the engine's row; seconds, or numbers of attempts and restarts."""
     checkpoint_every: int | None = None  # steps between two checkpoints; None: of a script, and the test does not say
     steps: Reader | None = None  # which lines of a script are steps; None: a body says so itself
     ends_after: int | None = None
-    """Steps behind the last change: with the epoch of that step the training ends. None: when the body says so."""
+    """Steps after the last change; the training ends with the epoch of that step. None if the body ends it."""
     cores: int | None = None
-    """Of this host, where there are fewer of them than nodes and the test asked for it: no clock means anything."""
+    """Cores of this host if the test allows more nodes than cores, or None; timings mean nothing then."""
     hold: bool = False
-    """At the step of each change, which is that of a checkpoint, the nodes wait until the membership has changed."""
+    """Whether the nodes wait at the step of each change, which has a checkpoint, until the membership has changed."""
 
     @property
-    def settle_s(self) -> Number:
-        """Within which the job has to be stable after a change."""
+    def stable_within_s(self) -> Number:
+        """Seconds within which the job must be stable after a change."""
         return self.timers["settle_s"]
 
     @property
@@ -137,7 +137,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> list[Change]:
-        """Those that are listed."""
+        """The changes of a plan that lists them; [] for a cycle."""
         return [] if isinstance(self.plan, Cycle) else self.plan
 
     @property
@@ -150,12 +150,12 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 PARTS = (
     "detect", "stop", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
 )  # fmt: skip
-"""Of a recovery, in their order."""
+"""Parts of a recovery, in their order."""
 
 
 Policy = Literal["gang", "elastic"]
-"""Who gets slots. ``gang``: a job starts when there are all it may have, and keeps them. ``elastic``: a job starts when
-there are the fewest it needs, grows into what is free, and gives back what another needs to start."""
+"""Which job gets slots. ``gang``: a job starts when there are all it may have, and keeps them. ``elastic``: a job
+starts when there are the fewest it needs, grows into what is free, and gives back what another needs to start."""
 
 Compute = Literal["real", "synthetic"]  # what bodies say of themselves: they compute, or wait in place of it
 
@@ -163,7 +163,7 @@ SERVING = "serving"  # what the serving is called among the owners of slots
 
 
 Demand = list[tuple[float, int]]
-"""From when on how many slots the serving should have, by time; before the first it has none."""
+"""Pairs of (seconds, slots that the serving should have from then on), by time; before the first it has none."""
 
 
 def wanted_at(demand: Demand, at_s: float) -> int:
@@ -219,7 +219,7 @@ class Pool(Work, frozen=True, kw_only=True):
         return [(slot, files.job(index).log(slot)) for index in jobs for slot in range(world_size)]
 
     def part(self, plan: LaunchPlan, index: int) -> LaunchPlan:
-        """The plan of one job, which lies in a folder of its own."""
+        """The plan of one job of the pool, in a folder of its own."""
         wanted = self.sharing.jobs[index]
         task = self.tasks[wanted.name]
         return replace(
@@ -231,15 +231,14 @@ class Pool(Work, frozen=True, kw_only=True):
 
 
 class JobRun:
-    """What became of an elastic job, as the events in the record of its launch tell. In a pool it has a name.
+    """Results of an elastic job, from the events in the record of its launch. In a pool it has a name.
 
-    Seconds are since its own first step. When it was submitted, took that step and ended is since the pool's clock
-    began.
+    Seconds begin with its own first step; when it was submitted, took that step and ended is in seconds of its pool.
     """
 
-    def __init__(self, told: Event, events: Sequence[Event]) -> None:
-        self.told = told
-        self.job = msgspec.convert(told.job, ElasticJob)
+    def __init__(self, summary: Event, events: Sequence[Event]) -> None:
+        self.summary = summary
+        self.job = msgspec.convert(summary.job, ElasticJob)
         self.name = self.job.name
         mine = [event for event in events if event.facts.get("of") == self.name]
         self.changes, self.epochs, self.workers, self.rates = (
@@ -248,12 +247,12 @@ class JobRun:
 
     @property
     def sizes(self) -> list[tuple[float, int]]:
-        """From when on how many trained together, by the pool's clock."""
+        """Pairs of (seconds of the pool, workers that train together from then on)."""
         found: dict[int, tuple[float, int]] = {}
         for worker in self.workers:
             if worker.first_step_s is not None:
                 since, size = found.get(worker.generation, (math.inf, 0))
-                begin = worker.first_step_s + self.told.started_s
+                begin = worker.first_step_s + self.summary.started_s
                 found[worker.generation] = min(since, begin), max(size, worker.world_size)
         return list(found.values())
 
@@ -261,15 +260,15 @@ class JobRun:
 def runs_of(events: Sequence[Event]) -> list[JobRun]:
     """The jobs of a launch that have taken steps."""
     runs = [JobRun(event, events) for event in events if event.what == "job"]
-    return [run for run in runs if run.told.training_s is not None]
+    return [run for run in runs if run.summary.training_s is not None]
 
 
 class PoolRun:
-    """What became of a pool, as the events in the record of its launch tell. Seconds are since its clock began."""
+    """Results of a pool, from the events in the record of its launch. Seconds begin with its first step."""
 
-    def __init__(self, told: Event, events: Sequence[Event]) -> None:
-        self.told = told
-        self.sharing = msgspec.convert(told.sharing, Sharing)
+    def __init__(self, summary: Event, events: Sequence[Event]) -> None:
+        self.summary = summary
+        self.sharing = msgspec.convert(summary.sharing, Sharing)
         self.jobs = [JobRun(event, events) for event in events if event.what == "job"]
         self.holds = [event for event in events if event.what == "hold"]
         self.preemptions = [event for event in events if event.what == "preemption"]
@@ -289,7 +288,7 @@ def unaccounted_s(change: Event) -> float | None:
 
 
 def spans_of(worker: Event) -> list[tuple[str, float, float]]:
-    """What a worker did, each with its begin and end, as far as seen."""
+    """Activities of a worker, each with its begin and end in seconds, as far as observed."""
     if worker.loaded_s is None:  # of a script, or it did not come so far
         start = [("to the first step", worker.t, worker.first_step_s)]
     else:
@@ -304,8 +303,8 @@ def spans_of(worker: Event) -> list[tuple[str, float, float]]:
 
 
 HeldAt = Literal["save", "load", "begin", "step"]
-"""When a worker was looked at: at a checkpoint; behind the load of one; before its first batch; before its optimizer's
-first step."""
+"""When the state of a worker was digested: at a checkpoint; after the load of one; before its first batch; before its
+optimizer's first step."""
 
 STEPS = "that steps"  # name of the first optimizer that stepped; of the second: ``that steps (2)``
 
@@ -343,7 +342,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     # lengths of the first tensor; of_samples, of models whose first call had a row for each sample of the batch, are
     # digests of them, in the batch's order.
     "fed": {"generation": ..., "step": ..., "digest": ..., "rows": {}, "of_samples": {}},
-    # Samples are of all ranks, None where nobody knows, as of a script. The epoch is there where no batch tells of it.
+    # Samples are of all ranks, None where nobody knows, as of a script. The epoch is there where no batch has it.
     # Its number is laid: the next one, and how many steps lie between them nobody knows, as a script began an epoch.
     # Loss, accuracy and top5 are of this rank. Updates are steps that optimizers of torch took in it, None: nobody has
     # looked. is_given_up: the gradient of the batch before was given up, and no optimizer had stepped with it.
@@ -379,14 +378,14 @@ EVENTS: dict[str, dict[str, Any]] = {
     # What a body wants to be shown. A body has returned, and its report is written.
     "progress": {"text": ...},
     "finished": {"generation": ...},
-    # Of a script a worker's Python tells that it runs, has imported torch.distributed, asks for a group, has joined it.
+    # Of a script a worker's Python notes that it runs, has imported torch.distributed, asks for a group, has joined it.
     # The address is where the workers of its generation meet: of each another one. A node prints a line.
     "process": _NOTE,
     "torch": _NOTE,
     "call": _NOTE,
     "group": _NOTE,
     "printed": {"text": ...},
-    # Of a pool. Its clock begins with the first step of the first job. A slot is somebody's, is asked for, is free
+    # Of a pool. Its seconds begin with the first step of the first job. A slot is somebody's, is asked for, is free
     # again. The serving should have so many slots. A server has loaded what it needs, or that has raised.
     "clock_began": {},
     "submitted": {"job": ...},
@@ -420,7 +419,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     },
     # An epoch, as its last pass through each step left it: from the end of the one before, stalls and redone steps
     # included. Nodes are world sizes in it, changes the indices of those that happened in it. Loss, accuracy and top5
-    # are means over its samples, as far as told; the learning rate is that of its last step.
+    # are means over its samples, as far as recorded; the learning rate is that of its last step.
     "epoch": {
         "of": "", "epoch": ..., "seconds": ..., "nodes": ..., "loss": None, "accuracy": None, "top5": None, "lr": None,
         "changes": [], "stall_s": 0.0, "steps_redone": 0,
@@ -442,11 +441,11 @@ EVENTS: dict[str, dict[str, Any]] = {
     # A stretch of time in which the slots and the demand were the same, of a pool with a serving.
     "stretch": {"end_s": ..., "wanted": ..., "serving": ..., "training": ...},
 }  # fmt: skip
-"""By what happens: its facts, and what they are where nobody says; ``...``: somebody has to."""
+"""Facts of each kind of event, with their defaults; ``...`` marks a required fact."""
 
 
 def event(what: str, *, t: float, slot: int = -1, **facts: Any) -> Event:
-    """One of :data:`EVENTS`."""
+    """Make one of :data:`EVENTS`. Raises TypeError if a fact is missing or unknown."""
     row = EVENTS[what]
     lacking = {name for name, usual in row.items() if usual is ... and name not in facts}
     if lacking or not facts.keys() <= row.keys():

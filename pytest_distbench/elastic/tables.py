@@ -1,4 +1,4 @@
-"""The tables and charts of elastic jobs, of what each change of membership cost them, and of pools and their slots."""
+"""The tables and charts of elastic jobs, of the cost of each change of membership, and of pools and their slots."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from pytest_distbench.report.tables.table import (
 
 
 def setup_name(job: ElasticJob) -> str:
-    """Nodes that stay and nodes that come and go: ``4:4 (10 s cycle)``."""
+    """Numbers of nodes that stay, and that come and go: ``4:4 (10 s cycle)``."""
     if job.cycle is not None:
         return f"{job.least}:{job.most - job.least} ({job.cycle.period_s:g} s cycle)"
     return f"{job.start}:0" if not job.plan else f"{job.least}:{job.most - job.least} ({job.planned})"
 
 
 def jobs_of(results: Sequence[CaseResult]) -> Iterator[OfLaunch[JobRun]]:
-    """All elastic jobs; one of a pool has its name behind that of its case."""
+    """All elastic jobs; a job of a pool has its name appended to that of its case."""
     for result in results:
         for launch in result.launches:
             for run in runs_of(launch.events):
@@ -63,7 +63,7 @@ def jobs_of(results: Sequence[CaseResult]) -> Iterator[OfLaunch[JobRun]]:
 
 
 def _whole_s(run: JobRun) -> float:
-    return float(run.told.training_s + run.told.end_s)
+    return float(run.summary.training_s + run.summary.end_s)
 
 
 def _at_end(name: str, fact: str, heading: str) -> Column[OfLaunch[JobRun]]:
@@ -90,7 +90,7 @@ JOBS: TableKind[OfLaunch[JobRun]] = TableKind(
         _at_end("loss", "loss", "Loss"),
         _value("goodput", "goodput"),
         _value("lost_fraction", "lost"),
-        Column("start_s", float, "Start (seconds)", lambda row: number(row.item.told.start_s, ".5f")),
+        Column("start_s", float, "Start (seconds)", lambda row: number(row.item.summary.start_s, ".5f")),
         _at_end("training_accuracy", "accuracy", "training accuracy"),
         _at_end("training_top5", "top5", "training top5"),
         Column("plan", str, "plan", lambda row: row.item.job.planned),
@@ -162,8 +162,8 @@ Stretch = OfLaunch[tuple[PoolRun, Event]]
 
 
 def _since_submission(row: JobOfPool, moment_s: float | None) -> Cell:
-    told = row.item[1].told
-    return seconds(None if moment_s is None else moment_s - told.submitted_s)
+    summary = row.item[1].summary
+    return seconds(None if moment_s is None else moment_s - summary.submitted_s)
 
 
 def _pictures(rows: Sequence[JobOfPool]) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _pictures(rows: Sequence[JobOfPool]) -> Iterator[str]:
 
 
 def _of_job(name: str, heading: str) -> Column[JobOfPool]:
-    return Column(name, float, heading, lambda row: number(row.item[1].told.facts[name], ".1f"))
+    return Column(name, float, heading, lambda row: number(row.item[1].summary.facts[name], ".1f"))
 
 
 POOLS: TableKind[JobOfPool] = TableKind(
@@ -187,18 +187,18 @@ POOLS: TableKind[JobOfPool] = TableKind(
         _of_job("submitted_s", "submitted"),
         _of_job("started_s", "started"),
         _of_job("ended_s", "ended"),
-        Column("queue_wait_s", float, "queue wait", lambda row: _since_submission(row, row.item[1].told.started_s)),
-        Column("jct_s", float, "jct", lambda row: _since_submission(row, row.item[1].told.ended_s)),
+        Column("queue_wait_s", float, "queue wait", lambda row: _since_submission(row, row.item[1].summary.started_s)),
+        Column("jct_s", float, "jct", lambda row: _since_submission(row, row.item[1].summary.ended_s)),
         Column(
             "workers",
             str,
             "workers over time",
             lambda row: ", ".join(f"{n} from {t:.1f}" for t, n in row.item[1].sizes),
         ),
-        Column("makespan_s", float, "makespan", lambda row: seconds(row.item[0].told.makespan_s)),
-        Column("idle_gap_s", float, "idle gap", lambda row: seconds(row.item[0].told.idle_gap_s)),
-        Column("allocated", float, "allocated", lambda row: number(row.item[0].told.allocated, ".3f")),
-        Column("productive", float, "productive", lambda row: number(row.item[0].told.productive, ".3f")),
+        Column("makespan_s", float, "makespan", lambda row: seconds(row.item[0].summary.makespan_s)),
+        Column("idle_gap_s", float, "idle gap", lambda row: seconds(row.item[0].summary.idle_gap_s)),
+        Column("allocated", float, "allocated", lambda row: number(row.item[0].summary.allocated, ".3f")),
+        Column("productive", float, "productive", lambda row: number(row.item[0].summary.productive, ".3f")),
     ],
     footer=_pictures,
 )
@@ -239,22 +239,22 @@ SERVINGS: TableKind[Stretch] = TableKind(
 
 
 def _uses(pool: PoolRun) -> Iterator[tuple[int, float, float, str, str]]:
-    """Slot, begin, end, whose and what went on; what lies in another comes after it."""
+    """Slot, begin, end, owner and activity of each use of a slot; a use within another comes after it."""
     for hold in pool.holds:
         yield hold.slot, hold.t, hold.end_s, hold.owner, "has it"
         if hold.ready_s is not None:
             yield hold.slot, hold.ready_s, hold.end_s, hold.owner, "is ready"
     for job in pool.jobs:
-        since_s = job.told.started_s or 0.0
+        since_s = job.summary.started_s or 0.0
         for worker in job.workers:
             if worker.first_step_s is not None and worker.last_step_s is not None:
                 yield worker.slot, worker.first_step_s + since_s, worker.last_step_s + since_s, job.name, "trains"
 
 
 def picture(pool: PoolRun) -> list[str]:
-    """A line per slot, from the first submission to the end of the last job: who trains in it, or serves."""
-    begin = min(job.told.submitted_s for job in pool.jobs)
-    makespan_s, sharing = pool.told.makespan_s, pool.sharing
+    """A pool as text: a line per slot with who trains or serves, from the first submission to the last end of a job."""
+    begin = min(job.summary.submitted_s for job in pool.jobs)
+    makespan_s, sharing = pool.summary.makespan_s, pool.sharing
     letters = {job.name: letter for job, letter in zip(pool.jobs, _LETTERS, strict=False)} | {SERVING: "s"}
     lines = {slot: [_FREE] * _WIDTH for slot in range(sharing.slots)}
     for slot, begin_s, end_s, owner, what in _uses(pool):
@@ -316,7 +316,7 @@ def pool_charts(result: CaseResult) -> Iterator[Chart]:
     for launch, found in _drawn_pools(result):
         spans = [(slot, short(begin), short(end), f"{who} {what}") for slot, begin, end, who, what in _uses(found)]
         rows = [f"slot {slot}" for slot in range(found.sharing.slots)]
-        marks = [(short(job.told.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
+        marks = [(short(job.summary.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
         yield page.spans(f"Slots over time{_of_launch(result, launch)}", rows, spans, marks)
 
 
@@ -373,7 +373,7 @@ def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
         span = {"ts": (hold.t - begin_s) * 1e6, "dur": (hold.end_s - hold.t) * 1e6}
         yield {"ph": "X", "name": hold.owner, "tid": hold.slot, **span, "args": {"asked_s": hold.asked_s}}
     for run in runs_of(launch.events):
-        since_s = run.told.start_s if pool is None else run.told.started_s - begin_s
+        since_s = run.summary.start_s if pool is None else run.summary.started_s - begin_s
         name = run.name and f"{run.name}: "
         for worker in run.workers:
             for part, begin, end in spans_of(worker):

@@ -1,4 +1,4 @@
-"""Why a forecast rose: which calls a rank makes more of, and how long it waits for them. Pure."""
+"""Why a forecast rose: the calls that a rank makes more often, and how long it waits for them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_distbench.units import format_change, format_seconds
 
 
 def dearer_calls(result: CaseResult) -> Iterator[Finding]:
-    """One cause for each size whose forecast rose beyond its threshold."""
+    """Return a cause for each number of ranks whose forecast rose beyond its threshold."""
     if not result.launches:
         return
     now = result.launches[-1]
@@ -34,10 +34,10 @@ def dearer_calls(result: CaseResult) -> Iterator[Finding]:
             ]
             if not lines:
                 then = others[finding.metric].facts if finding.metric in others else {}
-                lines = [f"the step computes {_beside(facts, then, 'computing_s')}"]
+                lines = [f"the step computes {_change(facts, then, 'computing_s')}"]
                 for call in sorted(calls, key=lambda call: -_longer(facts, then, f"{EXPOSED} {call}")):
                     if _longer(facts, then, f"{EXPOSED} {call}") > 0:
-                        lines.append(f"it waits {_beside(facts, then, f'{EXPOSED} {call}')} for {calls[call]} {call}")
+                        lines.append(f"it waits {_change(facts, then, f'{EXPOSED} {call}')} for {calls[call]} {call}")
             yield Finding(
                 code="dearer-calls",
                 metric=finding.metric,
@@ -58,7 +58,7 @@ def _longer(facts: Mapping[str, object], then: Mapping[str, object], name: str) 
     return _number(facts, name) - _number(then, name)
 
 
-def _beside(facts: Mapping[str, object], then: Mapping[str, object], name: str) -> str:
+def _change(facts: Mapping[str, object], then: Mapping[str, object], name: str) -> str:
     now = format_seconds(_number(facts, name))
     return f"{now} ({format_seconds(_number(then, name))} before)" if then else now
 

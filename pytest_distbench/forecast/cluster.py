@@ -14,12 +14,12 @@ SHIPPED = Path(__file__).with_name("clusters")
 _FLOPS = {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 MEMORY = "memory"  # in ``[computing]``: the rate at which a rank reads and writes its memory
 _COMPUTING = (MEMORY, "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8")
-"""A dtype that is not stated has the rate of float32."""
+"""Keys of ``computing``; a dtype that is not stated has the rate of float32."""
 ALGORITHMS = ("ring", "tree")
 
 
 class Terms(Record, frozen=True, kw_only=True):
-    """What a message costs: ``latency`` in seconds, and its bytes over ``bandwidth`` in bytes per second."""
+    """Cost of a message: ``latency`` in seconds, plus its bytes over ``bandwidth`` in bytes per second."""
 
     latency: float
     bandwidth: float

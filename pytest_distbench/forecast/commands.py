@@ -1,4 +1,4 @@
-"""``distbench cluster``: the description of a cluster, of a run record of a sweep on it."""
+"""``distbench cluster``: describes a cluster from the run record of a sweep on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forecasts add to the tables of the core."""
+"""Rows that forecasts add to the tables of the core."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The model of a step: what each collective takes on a cluster, and how much of that a rank waits for. Pure.
 
 A collective of n ranks takes a number of messages, each with its latency, and a number of bytes that a rank sends. Both
-depend on the algorithm: that of n - 1 messages (ring, pairwise) or that of log n (tree, doubling, Bruck), whichever is
-faster. Source: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of Collective Communication Operations in MPICH,
-2005, section 3; of an all_reduce by a tree, NCCL's double binary tree. Between nodes, those of a node first do their
+depend on the algorithm, with n - 1 messages (ring, pairwise) or log n (tree, doubling, Bruck); the faster one counts.
+Source: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005,
+section 3; for an all_reduce by a tree, NCCL's double binary tree. Between nodes, the ranks of a node first do their
 part, and each rank sends an equal share over the network.
 """
 
@@ -47,19 +47,19 @@ COLLECTIVES: dict[str, _Shape] = {
     **dict.fromkeys(("send", "recv"), _PAIR),
     "barrier": (lambda n, s: (2 * (n - 1), 0), lambda n, s: (2 * _log(n), 0)),
 }
-"""Of n ranks with s bytes that one puts in, of a scatter the root: with n - 1 messages, and with log n."""
+"""Costs for n ranks, each of which (the root of a scatter) puts in s bytes: with n - 1 messages, and with log n."""
 
 _FORMS = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_any_source)+$")
-"""How torch's names of one collective differ."""
+"""Suffixes by which torch's names of one collective differ."""
 
 
 class Call(NamedTuple):
     """A collective of a step.
 
     Attributes:
-        size: ranks of its group; of a send or recv 2.
-        stride: from each of its ranks to the next; 0: not everywhere the same.
-        is_sharding: FSDP issues it, which on GPUs has a stream of its own for it.
+        size: ranks of its group, 2 for a send or recv.
+        stride: from each of its ranks to the next, or 0 if it varies.
+        is_sharding: FSDP issues it, on a stream of its own on GPUs.
         in_backward: it was issued in the backward pass.
     """
 
@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A call is issued or waited for, after so many seconds of computing."""
+    """A call is issued or waited for, after ``at_s`` seconds of computing."""
 
     call: int
     is_wait: bool
@@ -96,7 +96,7 @@ class Trace:
     Attributes:
         calls: in the order in which they are issued.
         events: in their order.
-        computing_s: of the whole step.
+        computing_s: seconds of computing in the whole step.
     """
 
     calls: Sequence[Call]
@@ -104,7 +104,7 @@ class Trace:
     computing_s: float
 
     def scaled(self, computing_s: float) -> Trace:
-        """The same step, where it computes for another time."""
+        """The same step with another time of computing."""
         factor = computing_s / self.computing_s if self.computing_s else 0.0
         events = [event._replace(at_s=event.at_s * factor) for event in self.events]
         return Trace(calls=self.calls, events=events, computing_s=computing_s)
@@ -112,15 +112,15 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a step takes.
+    """The forecast of a step, in seconds and bytes.
 
     Attributes:
-        step_s: of it.
-        least_s: where communication and computing overlap as far as they can.
-        most_s: where they do not at all.
-        communication_s: of all calls.
+        step_s: the step.
+        least_s: the step if communication and computing overlap as far as they can.
+        most_s: the step if they do not overlap at all.
+        communication_s: all calls.
         sent_bytes: by the rank, over ``node`` and ``network``.
-        exposed: seconds in which the rank waits for calls, by what they are.
+        exposed: seconds in which the rank waits for calls, by call.
     """
 
     step_s: float
@@ -136,8 +136,8 @@ class Leg(NamedTuple):
 
     Attributes:
         link: ``node`` or ``network``.
-        seconds: that it takes where nothing else uses them.
-        sent_bytes: by the rank; of a recv none.
+        seconds: that it takes if nothing else uses them.
+        sent_bytes: by the rank, 0 for a recv.
     """
 
     link: str
@@ -176,7 +176,7 @@ def legs(call: Call, cluster: Cluster) -> list[Leg]:
 
 
 def time_of(call: Call, cluster: Cluster) -> float:
-    """Seconds of a call where nothing else uses the links."""
+    """Seconds of a call if nothing else uses the links."""
     return math.fsum(leg.seconds for leg in legs(call, cluster))
 
 
@@ -193,11 +193,11 @@ def _leg(link: str, terms: Terms, op: str, n: int, size: float) -> Leg:
 
 
 def forecast(trace: Trace, cluster: Cluster) -> Forecast:
-    """Follow a step: calls of a group run one after another, beside computing, until the rank waits for one.
+    """Simulate a step: calls of a group run one after another, during computing, until the rank waits for one.
 
-    Where gathers are prefetched, FSDP has streams for its calls: a gather begins when the rank has what the gather
-    before it brought, but for the first of a forward or backward pass; a reduction is waited for when that of the next
-    block is issued, or at the end of the step; an all_reduce over replicas follows the reduce_scatter before it.
+    With prefetched gathers, FSDP has streams for its calls: a gather begins when the rank has the result of the gather
+    before it, except the first of a forward or backward pass; a reduction is waited for when that of the next block is
+    issued, or at the end of the step; an all_reduce over replicas follows the reduce_scatter before it.
     """
     parts = [legs(call, cluster) for call in trace.calls]
     times = [math.fsum(leg.seconds for leg in each) for each in parts]
@@ -255,7 +255,7 @@ def forecast(trace: Trace, cluster: Cluster) -> Forecast:
 
 
 def with_terms(cluster: Cluster, factor: float) -> Cluster:
-    """The cluster whose messages take so many times as long."""
+    """The cluster with messages that take ``factor`` times as long."""
 
     def scaled(terms: Terms) -> Terms:
         return replace(terms, latency=terms.latency * factor, bandwidth=terms.bandwidth / factor)
@@ -265,7 +265,7 @@ def with_terms(cluster: Cluster, factor: float) -> Cluster:
 
 
 class Point(NamedTuple):
-    """A measured collective: its group's size, bytes that one rank puts in, and seconds."""
+    """A measured collective: the size of its group, the bytes that one rank puts in, and its seconds."""
 
     size: int
     message_bytes: int
@@ -273,9 +273,9 @@ class Point(NamedTuple):
 
 
 def fit(op: str, points: Iterable[Point]) -> tuple[Terms, float]:
-    """Terms of a collective that points fit best, and the largest of their distances, as a fraction of the measured.
+    """Fit terms of a collective to points, and return them with the largest relative distance of a point.
 
-    Least squares of relative distances, both terms at least 0, for each algorithm.
+    For each algorithm the squares of relative distances are minimised, with both terms at least 0.
     """
     measured = list(points)
     found = []

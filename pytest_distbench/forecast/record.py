@@ -1,4 +1,4 @@
-"""What the rank of ``forecast`` runs: a body as one rank of many, at each size, and the forecast of its step."""
+"""The rank of ``forecast``: runs a body as one rank of many, at each size, and records the forecast of its step."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Sca
 
 
 def _measured(rank: RankContext, body: Callable[..., object], params: dict[str, Any]) -> float:
-    """Seconds of a step on this rank alone; the body's own metrics are recorded, too."""
+    """Seconds of a step on this rank alone; the metrics of the body are recorded too."""
     whole, rank.params = rank.params, params
     try:
         bodies.call(body, rank)

@@ -20,7 +20,7 @@ _HIDDEN = 0.1  # share of a step that may wait where communication hides behind 
 
 
 class ForecastRow(NamedTuple):
-    """A size of a case, and the samples of its last launch, by key."""
+    """A case at one number of ranks, and the samples of its last launch, by key."""
 
     result: CaseResult
     ranks: int
@@ -70,10 +70,10 @@ def _hiding(rows: Sequence[ForecastRow]) -> Iterator[str]:
         hidden = [(row.value(EXPOSED) or 0.0) <= _HIDDEN * (row.value(STEP) or 0.0) for row in ordered]
         last = max((i for i, is_hidden in enumerate(hidden) if is_hidden), default=-1)
         if last + 1 < len(ordered):
-            told = f"no longer hides from {ordered[last + 1].ranks:,} ranks on: more"
+            reach = f"no longer hides from {ordered[last + 1].ranks:,} ranks on: more"
         else:
-            told = f"hides up to {ordered[last].ranks:,} ranks: no more"
-        yield f"{title}: communication {told} than {_HIDDEN:.0%} of a step waits for it"
+            reach = f"hides up to {ordered[last].ranks:,} ranks: no more"
+        yield f"{title}: communication {reach} than {_HIDDEN:.0%} of a step waits for it"
 
 
 FORECAST: TableKind[ForecastRow] = TableKind(
@@ -101,7 +101,7 @@ FORECAST: TableKind[ForecastRow] = TableKind(
 
 
 def forecast_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Efficiency by ranks, a line for each test."""
+    """Chart efficiency by ranks, with a line for each test."""
     del prices
     if found := grouped((row.result.case.title, row) for row in _rows(results)):
         shares = [line(name, points((r.ranks, r.value(EFFICIENCY)) for r in rows)) for name, rows in found.items()]

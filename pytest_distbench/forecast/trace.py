@@ -1,4 +1,4 @@
-"""One step of a rank among many, traced in one process: what it computes, sends, waits for and holds."""
+"""One step of a rank among many, traced in one process: what the rank computes, sends, waits for and holds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 _ANY_CPU = {MEMORY: 1e10, "float32": 5e10}
-"""Where computing is measured, only the share of an operator in a step counts."""
+"""Rates that are used if computing is measured: then only the share of an operator in a step counts."""
 _MOVES_NOTHING = ("c10d", "_c10d_functional", "prim", "profiler")
 _aten = torch.ops.aten
 _FLOPS: dict[Any, Callable[..., int]] = {
@@ -65,11 +65,11 @@ _MOST_NUMBERS = 1 << 24  # of whole numbers, as of tokens: so many have data und
 
 
 class _WithoutData(TorchDispatchMode):
-    """Over FakeTensors: what is made of no tensor without data has data nevertheless, if it is small.
+    """Runs over FakeTensors, and gives data to small tensors that are made of no FakeTensor.
 
-    Small are whole numbers, as indices and tokens, and one number, as an optimizer's step; parameters are not. A number
-    that is read from a tensor without data is 1. FakeTensorMode makes the result of a functional collective, and calls
-    none; it is called here.
+    Small are tensors of whole numbers, as indices and tokens, and single numbers, as an optimizer's step; parameters
+    are not. A number that is read from a tensor without data is 1. FakeTensorMode makes the result of a functional
+    collective without calling it, so it is called here.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,6 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def _issue(name: str, given: Mapping[str, Any], results: list[Any]) -> Any:
-    """Call the collective that a functional one stands for, as torch does in C++; return its work."""
     group = distributed_c10d._resolve_process_group(given["group_name"])  # type: ignore[attr-defined] # it is there
     inputs: list[Any] = _tensors(given.get("input", given.get("inputs")))
     op: Any = getattr(dist.ReduceOp, given["reduce_op"].upper()) if "reduce_op" in given else None
@@ -158,12 +157,12 @@ def _without_data() -> Iterator[None]:
 
 
 class _StepTraced(BaseException):
-    """The step is traced: the body need not go on. No Exception, so that the body does not catch it."""
+    """The step is traced, and the body need not go on. It is no Exception, so that the body does not catch it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A step of one rank.
+    """A step of one rank, traced.
 
     Attributes:
         trace: what is computed and sent.
@@ -181,7 +180,7 @@ class Traced:
 
 
 class _Meter(TorchDispatchMode):
-    """Seconds of the operators so far, by a roofline: those of their FLOPs or of their memory, whichever are more.
+    """Sums seconds of operators by a roofline: the larger of the times for their FLOPs and for their memory.
 
     Source: S. Williams, A. Waterman, D. Patterson, Roofline, 2009.
     """
@@ -204,8 +203,8 @@ class _Meter(TorchDispatchMode):
             flops = count(*args, **(kwargs or {}), out_val=found)
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         rate = self._peaks.get(dtype) or self._peaks.get("float32", self._peaks[MEMORY])
-        moved = _moved(func, args, kwargs or {}, found)
-        self.now_s += max(flops / rate, moved / self._peaks[MEMORY])
+        num_bytes = _traffic(func, args, kwargs or {}, found)
+        self.now_s += max(flops / rate, num_bytes / self._peaks[MEMORY])
         self.flops += flops
         return found
 
@@ -218,13 +217,13 @@ def _arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
     return {**{each.name: value for each, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
 
 
-_VIEWS = ("_unsafe_view",)  # operators that their schemas do not tell
+_VIEWS = ("_unsafe_view",)  # operators that their schemas do not show
 _TAKES_ROWS = ("embedding", "index", "index_select", "gather")  # they read as much of their first tensor as they give
 _ONLY_WRITES = re.compile(r"^(_foreach_)?(copy|zero|fill|normal|uniform|random)_$")
-"""What these write to, they do not read."""
+"""Names of operators that do not read what they write to."""
 
 
-def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> int:
+def _traffic(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> int:
     returned, name = func._schema.returns, func.overloadpacket.__name__
     is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
     if is_view or name in _VIEWS:
@@ -244,14 +243,14 @@ def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> in
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Bytes that a tensor has in memory: what is expanded is there once."""
+    """Bytes that a tensor has in memory: expanded dimensions count once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.element_size()
     return math.prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step) * tensor.element_size()
 
 
 class _TracedNote:
-    """A collective, and when anybody waits for it."""
+    """A collective that notes when it is waited for."""
 
     def __init__(self, note: Note, tracer: _Tracer) -> None:
         self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
@@ -278,9 +277,9 @@ class _TracedNote:
 
 
 class _Tracer(Observer):
-    """Notes when the calls of a step are issued and waited for, by the time of a meter.
+    """Notes when the calls of a step are issued and waited for, in the seconds of a meter.
 
-    Nobody has in hand what C++ issues: DistributedDataParallel waits for it at the end of the backward pass.
+    Python has no handle of what C++ issues: DistributedDataParallel waits for it at the end of the backward pass.
     """
 
     def __init__(self) -> None:
@@ -302,7 +301,7 @@ class _Tracer(Observer):
         return traced
 
     def wait_for_others(self) -> None:
-        """Wait for what nobody has in hand: after a backward pass for what it issued, for others where they are."""
+        """Wait for calls without a handle: after the backward pass that issued them, or where they were issued."""
         if self.meter is None:
             return
         waited = {note for note, is_wait, _ in self.events if is_wait} | self.in_hand
@@ -313,7 +312,7 @@ class _Tracer(Observer):
 
 
 class _StepWatch(Watch):
-    """Traces the step that a fingerprint describes, and ends the body behind it."""
+    """Traces the step that a fingerprint describes, and ends the body after it."""
 
     def __init__(self, peaks: Mapping[str, float]) -> None:
         self.tracer = _Tracer()
@@ -393,7 +392,7 @@ class _Held:
 
 
 class _Kept:
-    """What the backward pass keeps: bytes of storages but for those of parameters, and the most of them at a time."""
+    """Counts storage bytes that the backward pass keeps, without parameters, and their maximum over time."""
 
     def __init__(self) -> None:
         self.most_bytes = 0
@@ -402,7 +401,7 @@ class _Kept:
         self._parameters: set[int] = set()
 
     def see(self, module: torch.nn.Module, _given: object) -> None:
-        """Know the parts of parameters that this rank has: they are saved as other tensors."""
+        """Note this rank's parts of parameters, which are saved as other tensors."""
         for parameter in module.parameters(recurse=False):
             if isinstance(parameter, DTensor):
                 self._parameters.add(_own(parameter).untyped_storage()._cdata)
@@ -454,7 +453,7 @@ def trace_step(
         body: that has the step.
         world_size: how many ranks there are to be.
         params: of the body.
-        peaks: of the rank; empty: only shares of a step are asked for.
+        peaks: of the rank, or {} if only shares of a step are wanted.
         is_fake: tensors have no data, which torch calls FakeTensors.
 
     Raises:

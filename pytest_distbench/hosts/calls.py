@@ -1,8 +1,8 @@
-"""What one command starts on several hosts, and who of them calls back; and a launcher by such a command.
+"""Processes that one command starts on several hosts and that call back; and the launcher ``cmd``, by such a command.
 
-They connect to this process (``hosts/relay.py``): the command has no stream for each. Hosts have to be alike: before
+They connect to this process (``hosts/relay.py``), as the command has no stream for each. Hosts have to be alike: before
 the first launch ``python -m pytest_distbench.hosts.calls PORT ADDRESS... --sees=FOLDER [--gpu]`` on each of them calls
-as a relay does, and reports what its host is.
+as a relay does, and reports the host's hardware and software.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Call = tuple[socket.socket, Caller]  # the connection of a process that has call
 
 
 class NotCalled(LauncherError):
-    """Not all have called who should. Missing are the hosts from which nobody has, as far as these are known."""
+    """A process that was to call has not. ``missing`` are the hosts without a call, as far as hosts are known."""
 
     def __init__(self, text: str, missing: Sequence[str]) -> None:
         super().__init__(text)
@@ -62,9 +62,9 @@ class NotCalled(LauncherError):
 class Callers:
     """The processes that one command starts, one on each of some hosts.
 
-    ``command`` makes it of ``where`` this process is, a port and addresses, and of variables that it may have to hand
-    on. ``names``: of the hosts, if known; ``session`` marks all that is started; ``advice`` for a call that does not
-    come.
+    ``command`` makes the command line from ``where`` this process is, a port and addresses, and from variables that it
+    may have to pass on. ``names`` are the hosts, if known; ``session`` marks all that is started; ``advice`` is for a
+    call that does not come.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class Callers:
         among: Mapping[str, socket.socket] | None = None,
         until_the_end: bool = False,
     ) -> list[Call]:
-        """Wait until somebody has called from each host; the calls in the order of the names.
+        """Wait for a call from each host, and return the calls in the order of the names.
 
         Args:
-            names: of the hosts that are to call; None: all.
-            limit_s: how long they may take; None: as long as processes may that are started now.
-            among: connections from hosts that are to last meanwhile, and silent.
-            until_the_end: wait for the end of the command too, who else may call till then.
+            names: of the hosts that are to call, by default all.
+            limit_s: seconds that they may take, by default as long as for processes that are started now.
+            among: connections of hosts that must stay open and silent meanwhile.
+            until_the_end: wait for the end of the command too; others may call until then.
 
         Raises:
-            NotCalled: one has not, in time, or cannot any more.
-            LauncherError: somebody has called who should not have been started.
+            NotCalled: a host has not called in time, or cannot any more.
+            LauncherError: a process has called that should not have been started.
         """
         names = self._names if names is None else names
         count = len(names) or self._count
@@ -158,12 +158,12 @@ class Callers:
         self._listener.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all its processes have ended; nobody is to call any more."""
+        """Wait until all its processes have ended, and take no more calls."""
         self.expect_no_more()
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End the command and what it leads on this host by SIGTERM, which has srun end a step's tasks, or SIGKILL."""
+        """End the command and its processes on this host by SIGTERM, for which srun ends a step's tasks, or SIGKILL."""
         self.expect_no_more()
         if self._process.poll() is not None:
             return  # its number may be another's by now
@@ -196,17 +196,17 @@ class Callers:
     def _missed(self, when: str, names: Sequence[str], count: int, taken: Mapping[str, object]) -> NotCalled:
         missing = [name for name in names if name not in taken]
         of = f" ({', '.join(taken)})" if taken else ""
-        told = f"{len(taken)} of {count} hosts have called{of}"
+        message = f"{len(taken)} of {count} hosts have called{of}"
         if missing:
-            told = f"{told}, and not {and_more(missing, shown=4)}"
-        told = f"{told} {when}" if when.startswith("within") else f"{when} all hosts called; {told}"
+            message = f"{message}, and not {and_more(missing, shown=4)}"
+        message = f"{message} {when}" if when.startswith("within") else f"{when} all hosts called; {message}"
         printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
         shown = show(printed or f"{self._words[0]} said nothing", longest=600)
-        return NotCalled(f"{told}: {shown}. {self._advice}", missing)
+        return NotCalled(f"{message}: {shown}. {self._advice}", missing)
 
 
 def fill_hosts(ranks: int, per_host: int) -> list[range]:
-    """The ranks of each host: as many hosts as needed, each but the last filled."""
+    """The ranks of each host: as many hosts as needed, all but the last filled."""
     return [range(first, min(first + per_host, ranks)) for first in range(0, ranks, per_host)]
 
 
@@ -221,7 +221,7 @@ def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[
 
 
 def take_relays(callers: Callers) -> list[Call]:
-    """Calls of all relays that were started; if one does not call, the others end."""
+    """Return the calls of all relays that were started; if one does not call, end the others."""
     try:
         relays = callers.take()
     except BaseException:
@@ -252,7 +252,7 @@ def within_s(hosts: int) -> float:
 def addresses() -> list[str]:
     """Addresses or names by which others may reach this host.
 
-    Its name comes last if it leads this host to itself: a relay here would tell others that address.
+    Its name comes last if it leads this host to itself: a relay here would give others that address.
     """
     name = socket.gethostname()
     there = [
@@ -270,9 +270,9 @@ GPU, SEES = "--gpu", "--sees="
 def describe_hosts(
     whose: str, start: Callable[..., Callers], *, gpu: bool, platform: str, gpu_advice: str
 ) -> tuple[Environment, bool]:
-    """What hosts are, by each of them before the first launch, and whether all see a folder of this one.
+    """The hosts' environment, as each reports it before the first launch, and whether all see a folder of this one.
 
-    Refused are hosts of several classes, with different software, or without a wanted GPU. ``start`` starts a process
+    Raises ConfigurationError if hosts differ in platform or software, or lack a wanted GPU. ``start`` starts a process
     on each, with the further arguments of :class:`Callers`.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
@@ -301,13 +301,13 @@ def describe_hosts(
     return replace(first, platform=platform or first.platform), all(said.sees for _, said in calls)
 
 
-def _refuse_differences(hosts: Mapping[str, Environment], of: Callable[[Environment], object], told: str) -> None:
+def _refuse_differences(hosts: Mapping[str, Environment], of: Callable[[Environment], object], message: str) -> None:
     found: dict[str, list[str]] = {}
     for host, environment in hosts.items():
         found.setdefault(show(of(environment)), []).append(host)
     if len(found) > 1:
         shown = "; ".join(f"{', '.join(names[:4])}: {what}" for what, names in found.items())
-        raise ConfigurationError(f"{told}: {shown}")
+        raise ConfigurationError(f"{message}: {shown}")
 
 
 _OPTION = "--distbench-launcher"
@@ -320,7 +320,7 @@ _PLACEHOLDERS = {
     "torchrun": "the same, if a torchrun on each host is to start the ranks",
 }
 _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
-"""A host name that DNS does not answer for costs a caller one time-out only."""
+"""Variables by which a host name that DNS does not answer for costs a caller one time-out only."""
 
 
 def _sizes(template: str) -> set[int]:
@@ -332,7 +332,7 @@ def ranks_per_node(template: str) -> int:
 
 
 def check_engine(template: str) -> None:
-    """Refuse a template with unknown or missing placeholders, or that is no command."""
+    """Raise ConfigurationError for a template with unknown or missing placeholders, or without a program."""
     found = {name for name, _ in _PLACEHOLDER.findall(template)}
     wrong = [f"there is no {{{name}}}" for name in sorted(found - _PLACEHOLDERS.keys())]
     wrong += ["{nodes} is missing"] * ("nodes" not in found)
@@ -354,8 +354,8 @@ def check_engine(template: str) -> None:
 def fill(template: str, *, nodes: int, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """The words of a command, none of which a shell reads.
 
-    What runs on each host carries its variables: not every engine passes them on. Its words are plain, so that an
-    ``ssh`` may join and a shell there split them.
+    The command on each host carries its variables, as not every engine passes them on. Its words are plain, so that an
+    ``ssh`` may join them and a shell there may split them.
     """
     command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
     per_node = ranks_per_node(template)
@@ -386,7 +386,7 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 
 def as_torchrun(relays: Sequence[Call]) -> list[Call]:
-    """Hosts in the order in which torchrun's rendezvous numbers nodes: by their addresses, as texts."""
+    """Sort hosts as torchrun's rendezvous numbers nodes: by their addresses, as texts."""
     return sorted(relays, key=lambda relay: relay[1].address)
 
 
@@ -434,11 +434,11 @@ def main() -> None:
     found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()
     software = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
     environment = hardware.describe(platform_name=None, gpus=found, software=software, variables=os.environ)
-    told = Caller(
+    caller = Caller(
         secret=os.environ[SECRET_VARIABLE], host=host_name(), environment=environment, sees=os.path.isdir(folder)
     )
     with connect([word for word in words if not word.startswith("--")], int(port)) as line:
-        say(line, told)
+        say(line, caller)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What ranks on other hosts, and chosen networks, add to the core's tables."""
+"""Rows that ranks on other hosts, and chosen networks, add to the tables of the core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = {
 
 
 def read_text(text: str) -> str:
-    """A network as options and names of cases have it."""
+    """The text of a network as options and names of cases have it."""
     from pytest_distbench.hosts.network import parse_network
 
     return parse_network(text).text

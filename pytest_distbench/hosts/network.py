@@ -1,6 +1,6 @@
 """The network between the ranks of a launch: a named existing one, or hosts that are namespaces of this one.
 
-As pytest's process sees it; ``hosts/network_hosts.py`` is the process that holds them.
+This is the side of pytest's process; ``hosts/network_hosts.py`` is the process that holds the namespaces.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from pytest_distbench.run.kinds import Around, AroundSetup, Describe
 from pytest_distbench.units import convert, format_seconds, parse_quantity
 
 NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
-"""What an emulated network carries between neighbouring hosts, by TCP alone, while no rank uses it."""
+"""Metrics of an emulated network between neighbouring hosts, by TCP alone, while no rank uses it."""
 
 UNLIMITED = "unlimited"  # in the place of a rate: as much as this machine carries
 
 LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
-"""Bits per second, seconds one way, and a fraction. Below, messages of a few KiB take too long for any suite; beyond,
-TCP is no network to train on.
-"""
+"""Limits in bits per second, seconds one way, and a fraction. Below, messages of a few KiB take too long for any suite;
+beyond, TCP is no network to train on."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit", re.ASCII)
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
@@ -51,7 +50,7 @@ _WANTED = (
 
 
 class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A network between hosts: with a label the cluster's, else emulated by namespaces of this host."""
+    """A network between hosts: the cluster's if it has a label, else one emulated by namespaces of this host."""
 
     rate: float = 0.0  # bits per second that each host sends and receives at most; 0: what this machine carries
     delay_s: float = 0.0  # one way, between any two hosts
@@ -62,7 +61,7 @@ class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """As options and names of cases have it; :func:`parse_network` reads it."""
+        """The network as options and names of cases have it; :func:`parse_network` reads it."""
         if self.label:
             return f"label={self.label}"
         factor, unit = (1e9, "gbit") if self.rate >= 1e9 else (1e6, "mbit")
@@ -89,23 +88,23 @@ def parse_network(text: str) -> Network:
         keywords[name] = value if equals else True
     if first.startswith("label="):
         keywords, first = {"label": first.partition("=")[2], **keywords}, ""
-    return make_network(first, keywords, told=show(text))
+    return make_network(first, keywords, written=show(text))
 
 
-def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> Network:
-    """A network of its parts, as the marker has them: texts for quantities, else numbers.
+def make_network(rate: object, keywords: Mapping[str, object], *, written: str) -> Network:
+    """Make a network of the marker's arguments, which are texts for quantities, else numbers.
 
-    The rate is empty with a label. ``told``: how the whole was written, for an error.
+    The rate is "" with a label. ``written`` is the whole as it was written, for an error.
     """
     if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
-        raise ConfigurationError(f"network {told}: there is no {show(unknown)}; {_WANTED}")
+        raise ConfigurationError(f"network {written}: there is no {show(unknown)}; {_WANTED}")
     given = {name: value for name, value in keywords.items() if value is not None}
     if "label" in given:
         if rate or len(given) > 1:
-            raise ConfigurationError(f"network {told}: a label names what is there, and nothing is made; {_WANTED}")
-        return Network(label=_read("label", given["label"], told))
-    found = {_FIELDS.get(name, name): _read(name, value, told) for name, value in given.items()}
-    return Network(rate=_read("rate", rate, told), **found)
+            raise ConfigurationError(f"network {written}: a label names what is there, and nothing is made; {_WANTED}")
+        return Network(label=_read("label", given["label"], written))
+    found = {_FIELDS.get(name, name): _read(name, value, written) for name, value in given.items()}
+    return Network(rate=_read("rate", rate, written), **found)
 
 
 def rank_hosts(network: Network, world_size: int) -> list[int]:
@@ -128,15 +127,14 @@ VARIABLES = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_HOSTID": "distbench-host{host}",
 }
-"""For ranks of emulated hosts: their one interface, and different hosts for NCCL, which would find another way between
-two GPUs of one machine.
-"""
+"""Environment of ranks on emulated hosts: their one interface, and different hosts for NCCL, which would find another
+way between two GPUs of one machine."""
 
 
 def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str, str]:
     """Environment of a rank on its host.
 
-    Ranks meet at the store of rank 0's host, as no host reaches torchrun's agent, at that agent's port, so that two
+    Ranks meet at a store on rank 0's host, as no host reaches torchrun's agent; it has that agent's port, so that two
     groups can use one network.
     """
     found = {
@@ -158,10 +156,10 @@ def host_place(folder: Path, host: int) -> Path:
     return folder / f"host{host}"
 
 
-def _read(name: str, value: object, told: str) -> Any:
+def _read(name: str, value: object, written: str) -> Any:
     found = _READ[name](value)
     if found is None:
-        raise ConfigurationError(f"network {told}: {name}={show(value)}; {_WANTED}")
+        raise ConfigurationError(f"network {written}: {name}={show(value)}; {_WANTED}")
     return found
 
 
@@ -202,7 +200,7 @@ _FIELDS = {"delay": "delay_s"}
 
 
 Passage = tuple[int, int, float, float]
-"""From host, to host, bits per second without headers, and seconds there and back of a byte (median), by TCP."""
+"""(from host, to host, bits per second without headers, median seconds of a byte there and back), by TCP."""
 
 
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,7 +218,7 @@ _ENDS_S = 5.0
 class Lab:
     """The hosts of a network, while a process of their own holds them.
 
-    Ranks find links to the namespaces in a folder, see :func:`host_place`, which is made, and removed.
+    It makes a folder with links to the namespaces, by which ranks find them, see :func:`host_place`, and removes it.
     """
 
     def __init__(self, network: Network, hosts: int, folder: Path) -> None:
@@ -303,8 +301,7 @@ _LATE_S = 0.001  # and by this, besides a quarter, the round trip: a relay and a
 _LATE_SHARE = 0.25
 _TRIES = 4
 _PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
-"""Share of an Ethernet with packets of 1500 bytes that is no header of Ethernet, IP and TCP; with an overlay, of VXLAN.
-"""
+"""Share of a 1500-byte Ethernet packet without headers of Ethernet, IP and TCP; by whether VXLAN takes more of it."""
 
 
 class NetworkAround(Around):
@@ -315,7 +312,7 @@ class NetworkAround(Around):
         self._labs: dict[Path, Lab] = {}
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """Say each rank's host, and which addresses and interfaces it finds there."""
+        """Set each rank's host, and the addresses and interfaces that it finds there."""
         network = parse_network(plan.chosen[NETWORK]) if plan.chosen.get(NETWORK) else None
         if network is None or network.label or hosting.hosts != "one":
             return plan
@@ -331,7 +328,7 @@ class NetworkAround(Around):
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Hold the network that the plan's ranks enter. Interleaved groups share it.
 
-        :class:`AroundUnavailable`: there can be none here, or it does not carry what was wanted.
+        Raises :class:`AroundUnavailable` if there can be none here, or it does not carry what was wanted.
         """
         del hosting
         if not plan.namespaces:
@@ -402,18 +399,18 @@ def _probe_as_wanted(lab: Lab) -> Sequence[Passage]:
 
 
 def misses(network: Network, found: Sequence[Passage]) -> list[str]:
-    """How a network differs from what was wanted, in words; with loss TCP has no rate or time of its own."""
-    told = []
+    """How a network differs from what was wanted, in words; with loss only the shortest round trip is compared."""
+    missed = []
     wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
     most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S
     for source, target, rate, round_trip_s in found:
         way = f"host {source} to host {target}"
         if wanted and abs(rate / wanted - 1) > CLOSE:
-            told.append(f"{way} reaches {_megabits(rate)} Mbit/s by TCP; wanted {_megabits(wanted)}")
+            missed.append(f"{way} reaches {_megabits(rate)} Mbit/s by TCP; wanted {_megabits(wanted)}")
         if not 2 * network.delay_s <= round_trip_s <= most_s:
             trip, least = format_seconds(round_trip_s), format_seconds(2 * network.delay_s)
-            told.append(f"{way} and back takes {trip}; wanted {least} to {format_seconds(most_s)}")
-    return told
+            missed.append(f"{way} and back takes {trip}; wanted {least} to {format_seconds(most_s)}")
+    return missed
 
 
 def _megabits(rate: float) -> str:

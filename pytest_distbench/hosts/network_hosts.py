@@ -1,12 +1,12 @@
 """``python -m pytest_distbench.hosts.network_hosts HOSTS NETWORK``: holds a network's hosts, which are namespaces.
 
 They are the leaves of a star. Both directions to the switch are shaped, as a switch's port is: several senders share
-what a host receives. ``ip`` and ``tc`` get a list of commands for each namespace. Where the kernel cannot delay or lose
-packets this process is the switch: it reads what a host sends from the descriptor of its TUN device, keeps it until its
-time, and writes it to the receiver's.
+what a host receives. ``ip`` and ``tc`` get a list of commands for each namespace. If the kernel cannot delay or lose
+packets, this process is the switch: it reads what a host sends from the descriptor of its TUN device, keeps it until
+its time, and writes it to the receiver's.
 
-The process says where the namespaces are, answers ``probe`` on its stdin, and ends with its stdin, whereupon the kernel
-takes everything away. Errors are told on its stdout too.
+The process reports where the namespaces are, answers ``probe`` on its stdin, and ends with its stdin, whereupon the
+kernel removes everything. Errors are reported on its stdout too.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ _VXLAN_HEADERS = 50  # bytes of Ethernet, IP, UDP and VXLAN around each packet (
 _PREFIX = 16
 _VXLAN = "type vxlan id 42 dstport 4789 learning"
 _PACKET_S = 0.00015
-"""Longest time of one packet: the kernel's pieces of up to 64 KiB, which a token bucket lets pass whole, are cut to
-that, so that small messages do not pass for nothing.
-"""
+"""Longest time of one packet in seconds. The kernel's pieces of up to 64 KiB, which a token bucket would let pass
+whole, are cut to that, so that small messages do not pass at once."""
 _MOST_GSO = 65536
 _QUEUE = "100ms"
 
 
 Commands = tuple[str, int | None, list[str]]
-"""A program (``ip``, ``tc`` or ``bridge``), the host whose namespace it runs in (None: the switch's), and its ``-batch
--`` lines, without its name.
-"""
+"""A program (``ip``, ``tc`` or ``bridge``), the host whose namespace it runs in, or None for the switch's, and its
+``-batch -`` lines, without the program's name."""
 
 
 def underlay(network: Network) -> str:
@@ -56,7 +54,7 @@ def underlay(network: Network) -> str:
 
 
 def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) -> Iterator[Commands]:
-    """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem if needed and there."""
+    """Connect the hosts by veth pairs and a bridge, shaped by token buckets, and by netem if needed and available."""
     device = underlay(network)
     pairs = [
         f"link add port{i} mtu {MTU} type veth peer name {device} mtu {MTU} netns {places[i]}" for i in range(hosts)
@@ -79,7 +77,7 @@ def addressed(network: Network, host: int) -> list[str]:
 
 
 def cover(network: Network, hosts: int) -> Iterator[Commands]:
-    """Lay the overlay over a network: each host sends broadcasts to each other one, and learns from what comes."""
+    """Lay the overlay over a network: each host broadcasts to every other one, and learns addresses from packets."""
     if not network.overlay:
         return
     for host in range(hosts):
@@ -118,7 +116,7 @@ _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
 _CHECKSUMS, _TCP4 = 0x1, 0x2
 _HEADER = 10  # bytes of virtio's network header, before the packet (linux/virtio_net.h)
 _HEADERS_AND_PIECE = struct.Struct("=2xHH4x")
-"""Bytes of each packet's headers on the wire, and of what each carries; 0: it is one packet."""
+"""Bytes of each packet's headers on the wire, and of its payload, or 0 if it is a single packet."""
 _ETHERNET = 14
 _TARGET = slice(_HEADER + 16, _HEADER + 20)  # of an IPv4 packet the address that it is for (RFC 791)
 _LARGEST = 65536 + _HEADER
@@ -126,7 +124,7 @@ _AT_ONCE = 16
 
 
 def open_device(name: str, network: Network) -> int:
-    """Make a TUN device in this thread's network namespace; its descriptor.
+    """Make a TUN device in this thread's network namespace, and return its descriptor.
 
     Without loss, up to 64 KiB cross in one read, as the kernel has not cut them yet.
     """
@@ -141,8 +139,8 @@ def open_device(name: str, network: Network) -> int:
 def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) -> None:
     """Carry packets between hosts until this process is ended.
 
-    A packet leaves after what its sender sent before, travels for the delay, and arrives after what its receiver
-    received before: a rate limits both.
+    A packet leaves after its sender's earlier ones, travels for the delay, and arrives after its receiver's earlier
+    ones: a rate limits both.
     """
     by_address = {
         bytes(map(int, address.split("."))): device for address, device in zip(addresses, devices, strict=True)
@@ -175,7 +173,7 @@ def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) ->
 
 
 def wire_bytes(packet: bytes) -> int:
-    """Bytes of a packet on an Ethernet; one that the kernel has not cut is many, each with headers."""
+    """Bytes of a packet on an Ethernet; one that the kernel has not cut counts as many, each with headers."""
     headers: int
     piece: int
     headers, piece = _HEADERS_AND_PIECE.unpack_from(packet)
@@ -209,9 +207,9 @@ Enter = Callable[[int], AbstractContextManager[None]]  # makes sockets those of 
 
 
 def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
-    """Send from each host to the next, pair by pair; of two hosts both ways, of one nowhere.
+    """Measure from each host to the next, pair by pair; both ways between two hosts, nothing for one.
 
-    By TCP alone, which tells the network from what runs on it.
+    TCP alone is used: it shows the network apart from what runs on it.
     """
     if hosts == 1:
         return []
@@ -249,7 +247,6 @@ def _ping(sender: socket.socket, receiver: socket.socket) -> float:
 
 
 def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) -> float:
-    """Bits per second that arrive, once the sender has found its rate."""
     until = time.monotonic() + starts_s + _SENDS_S
     piece = bytes(_PIECE)
 
@@ -286,7 +283,7 @@ _PATH = "/usr/sbin:/sbin"
 
 
 class Unavailable(Exception):
-    """Why there can be no network here."""
+    """The reason why there can be no network here."""
 
 
 class _Hosts:
@@ -296,7 +293,7 @@ class _Hosts:
         self._network = network
         self._count = count
         self.is_user = _LIBC.unshare(_NEW_NET) != 0
-        """Whether a user namespace is needed to leave the network of this machine, where this user is root."""
+        """Whether a user namespace, in which this user is root, is needed to make network namespaces."""
         if self.is_user:
             user, group = os.geteuid(), os.getegid()
             if _LIBC.unshare(_NEW_USER | _NEW_NET) != 0:
@@ -322,13 +319,13 @@ class _Hosts:
         return [f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._namespaces]
 
     def join(self) -> str:
-        """Join the hosts; the name of what shapes and delays."""
+        """Connect the hosts, and return the name of what shapes and delays."""
         network = self._network
         has_netem = bool(network.delay_s or network.loss)
         if has_netem:
             try:
-                tell("tc", ["qdisc add dev lo root netem delay 1ms"])
-                tell("tc", ["qdisc del dev lo root"])
+                run_batch("tc", ["qdisc add dev lo root netem delay 1ms"])
+                run_batch("tc", ["qdisc del dev lo root"])
             except Unavailable:
                 has_netem = False
         if (network.delay_s or network.loss) and not has_netem:
@@ -379,7 +376,7 @@ class _Hosts:
     def _run(self, commands: Iterable[Commands]) -> None:
         for program, host, lines in commands:
             with contextlib.nullcontext() if host is None else self.within(host):
-                tell(program, lines)
+                run_batch(program, lines)
 
 
 def _enter(descriptor: int) -> None:
@@ -387,7 +384,7 @@ def _enter(descriptor: int) -> None:
         raise Unavailable(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def tell(program: str, lines: list[str]) -> None:
+def run_batch(program: str, lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     variables = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_PATH}"}
     try:
@@ -395,8 +392,8 @@ def tell(program: str, lines: list[str]) -> None:
     except OSError as error:
         raise Unavailable(f"{program}: {error.strerror}. Next: install iproute2") from error
     if ended.returncode:
-        told = next(iter(ended.stderr.strip().splitlines()), f"exit status {ended.returncode}")
-        raise Unavailable(f"{program} cannot make it: {told} (of: {'; '.join(lines)[:200]})")
+        reason = next(iter(ended.stderr.strip().splitlines()), f"exit status {ended.returncode}")
+        raise Unavailable(f"{program} cannot make it: {reason} (of: {'; '.join(lines)[:200]})")
 
 
 def _say(answer: NetworkAnswer) -> None:
@@ -405,7 +402,7 @@ def _say(answer: NetworkAnswer) -> None:
 
 
 def serve(count: int, network: Network) -> int:
-    """Make so many hosts, and answer until stdin ends; the exit status."""
+    """Make ``count`` hosts, and answer until stdin ends; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's to act on, which ends this process
     try:
         hosts = _Hosts(network, count)
@@ -415,7 +412,7 @@ def serve(count: int, network: Network) -> int:
                 _say(NetworkAnswer(passages=probe(hosts.within, count, network)))
             except OSError as error:
                 raise Unavailable(f"a host cannot reach the next one: {error.strerror or error}") from error
-    except Exception as error:  # noqa: BLE001 whoever wanted it is told
+    except Exception as error:  # noqa: BLE001 whoever wanted it reads it
         _say(
             NetworkAnswer(trouble=str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")
         )

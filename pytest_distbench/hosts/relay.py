@@ -1,10 +1,9 @@
-"""A host's end of a launch whose controller is on another host: the local site of the ranks here.
+"""The relay of a host: the local site of its ranks, for a controller on another host.
 
 ``python -m pytest_distbench.hosts.relay PORT ADDRESS... [--torchrun]`` runs on each host, started by ``srun`` for
-instance. It connects to the first address that answers, says who it is, with the secret in :data:`SECRET_VARIABLE`, and
-relays for its host and one launch: it takes orders, a JSON line each, answers them, and starts the ranks, with
-``--torchrun`` by that tool. When the connection breaks it ends them and all they have started: their lifeline has two
-hops.
+instance. It connects to the first address that answers, identifies itself with the secret in :data:`SECRET_VARIABLE`,
+and relays for its host and one launch: it takes orders, a JSON line each, answers them, and starts the ranks, with
+``--torchrun`` by that tool. When the connection breaks it ends the ranks and all they have started.
 """
 
 from __future__ import annotations
@@ -48,36 +47,34 @@ _LOST_S = 20  # after so many seconds without any sign of the other end a connec
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Unless set, of ranks on several hosts the interface by which the host reached pytest's."""
+"""Variable of ranks on several hosts; unless set, the interface by which the host reached pytest's."""
 
 OF_THE_HOST = {
     "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ZE_AFFINITY_MASK",
 }  # fmt: skip
-"""Devices, named by whoever started a process on the host: the step, the pod or the engine. Of these ranks have their
-own host's values, otherwise pytest's.
-"""
+"""Variables with devices, set by whoever started a process on the host: the step, the pod or the engine. Ranks have the
+values of their own host for these, and pytest's for all others."""
 
 
 FileKind = Literal["log", "stacks", "flight", "groups", "awaited"]
-"""What a rank writes that is shown, and the method of :class:`LaunchFiles` that names it."""
+"""Kinds of files that ranks write and that are shown; each is a method of :class:`LaunchFiles`."""
 
 OUTPUT: tuple[FileKind, ...] = ("log",)
 EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
 
 Order = Literal["open", "ping", "start", "ask", "signal", "running", "collect", "end", "fetch", "clear"]
-"""From the controller to a relay, one after the other, each answered by ``done``, but ``ping`` by ``pong``, and ``ask``
-and ``signal`` by nothing. ``open``: make a place for the launch. ``running``: say which ranks are there. ``fetch``:
-send ranks' new output. ``clear``: end what is left, and send all files and reports. The others are a site's methods.
-"""
+"""Orders from the controller to a relay, one after the other. Each is answered by ``done``, but ``ping`` by ``pong``,
+and ``ask`` and ``signal`` by nothing. ``open``: make a place for the launch. ``running``: list its running ranks.
+``fetch``: send ranks' new output. ``clear``: end what is left, and send all files and reports. The others are a site's
+methods."""
 Word = Literal["pong", "said", "closed", "ended", "wrote", "done"]
-"""From a relay to the controller: ``said`` by a rank; ``closed``: a rank's line; ``ended``: all ranks there; ``wrote``:
-a rank, to a file, which starts again at offset 0.
-"""
+"""Messages from a relay to the controller: ``said`` by a rank; ``closed``: a rank's line; ``ended``: all ranks there;
+``wrote``: a rank, to a file, which starts again at offset 0."""
 
 
 class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the stream, with moments in CLOCK_MONOTONIC seconds of the relay's host."""
+    """A line of the stream, with times in CLOCK_MONOTONIC seconds of the relay's host."""
 
     what: Order | Word
     rank: int = -1
@@ -104,12 +101,12 @@ def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
 
 
 class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Who calls: a relay, a node's parent, or a process that describes its host.
+    """The process that calls: a relay, a node's parent, or one that describes its host.
 
     Attributes:
         address: of the relay's host, on the way to the controller: others reach it there.
-        port: of that address, which it keeps for the store that all ranks meet at.
-        environment: that what is measured there is measured in.
+        port: kept on that address for the store at which all ranks meet.
+        environment: what measurements there are made in.
         sees: whether the host sees a folder of the controller's.
     """
 
@@ -123,10 +120,10 @@ class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @contextlib.contextmanager
 def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
-    """A connection to the controller, which has been told that a relay calls. :class:`SystemExit`: it is not reached.
+    """Connect to the controller and identify this relay, or raise :class:`SystemExit` if the controller is not reached.
 
-    A port is bound meanwhile, at every address as torch's store listens at every one, so that nobody else gets it.
-    Rank 0 may listen there: this socket does not (SO_REUSEADDR, socket(7)).
+    A port is bound meanwhile, at every address as torch's store listens at every one, so that nobody else gets it. Rank
+    0 may listen there: this socket does not (SO_REUSEADDR, socket(7)).
     """
     with connect(addresses, port) as line, _every_address() as kept:
         address = line.getsockname()[0]
@@ -149,7 +146,7 @@ def say(line: socket.socket, caller: Caller) -> None:
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """A connection to the first address that answers, or :class:`SystemExit`."""
+    """Connect to the first address that answers, or raise :class:`SystemExit`."""
     errors = {}
     for turn in range(_TRIES):
         for address in addresses:
@@ -167,7 +164,7 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 def keep_alive(line: socket.socket) -> None:
-    """Notice within :data:`_LOST_S` that the other end is gone: a dead host closes nothing."""
+    """Make a connection notice within :data:`_LOST_S` that its other end is gone: a dead host closes nothing."""
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 4)
@@ -186,7 +183,7 @@ _LOCK = "lock"
 
 @contextlib.contextmanager
 def relay_folder() -> Iterator[Path]:
-    """A private folder below TMPDIR; those of killed relays, with their launches' variables, are removed."""
+    """Make a private folder below TMPDIR, and remove those of killed relays, which hold launches' variables."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
         with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
             if left.lstat().st_uid == os.getuid() and not left.is_symlink():
@@ -205,9 +202,8 @@ _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
 _MOST_OUTPUT = 64 * 2**20
 _MOST_OF_PASSED = 2**20
-"""Of a rank's output since the last fetch: the rest is left out; less of one that has passed, and whose numbers nobody
-reads from it.
-"""
+"""Bytes of a passed rank's output since the last fetch that are sent; the rest is left out. It is less than for others:
+nobody reads numbers from it."""
 
 
 MakeLauncher = Callable[[Message], LocalLauncher]  # makes what starts the ranks that have a place here
@@ -229,7 +225,7 @@ def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters)
 
 
 class Relay:
-    """Carries out orders on this host's site, and passes on what its ranks say. The folder is private."""
+    """Carries out orders on this host's site, and passes on the events of its ranks. Its folder is private."""
 
     def __init__(self, line: socket.socket, folder: Path, make_launcher: MakeLauncher) -> None:
         self._make_launcher = make_launcher
@@ -240,11 +236,11 @@ class Relay:
         self._site: LocalSite | None = None
         self._plan: LaunchPlan | None = None
         self._ranks: Sequence[int] = ()
-        self._told = 0
-        self._told_ends = 0
+        self._reported = 0
+        self._reported_ends = 0
         self._has_ended = False
         self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
-        """Bytes of a file that the controller has or does without, and how many it does without."""
+        """Bytes of a file that the controller has or was not sent, and how many it was not sent."""
 
     def serve(self) -> None:
         lines = Lines()
@@ -262,7 +258,7 @@ class Relay:
                             self._obey(msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     else:
                         return
-                self._tell_news()
+                self._report_news()
 
     def close(self) -> None:
         processes.kill(psutil.Process().children(recursive=True))
@@ -278,7 +274,7 @@ class Relay:
             done = self._carry_out(order)
         except (LauncherError, OSError) as error:
             done = Message(what="done", trouble=str(error))
-        self._tell_news()
+        self._report_news()
         if done is not None:
             self._say(done)
         return None
@@ -288,7 +284,7 @@ class Relay:
             assert order.plan is not None
             is_alone = len(order.places) == order.plan.processes
             interface = "" if is_alone else interface_of(own_address(self._line))
-            self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
+            self._plan = plan = _localize(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
             if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
                 raise LauncherError(
                     f"ranks need {' and '.join(lacking)}, which this host does not see: it must be at the same path as "
@@ -324,16 +320,16 @@ class Relay:
                 return Message(what="done", ended=ended, report=report)
         return Message(what="done")
 
-    def _tell_news(self) -> None:
+    def _report_news(self) -> None:
         site = self._site
         if site is None:
             return
-        for event in site.heard.events[self._told :]:
+        for event in site.heard.events[self._reported :]:
             self._say(Message(what="said", event=event))
-        self._told = len(site.heard.events)
-        for rank, at in [*site.heard.closed_at.items()][self._told_ends :]:
+        self._reported = len(site.heard.events)
+        for rank, at in [*site.heard.closed_at.items()][self._reported_ends :]:
             self._say(Message(what="closed", rank=rank, at=at))
-        self._told_ends = len(site.heard.closed_at)
+        self._reported_ends = len(site.heard.closed_at)
         if site.ended is not None and not self._has_ended:
             self._has_ended = True
             self._say(Message(what="ended", ended=site.ended))
@@ -364,29 +360,28 @@ class Relay:
 
 
 def own_address(line: socket.socket) -> str:
-    """This host's address on a connection, or "" if it is none between hosts."""
+    """This host's address on a connection, or "" if the connection is not between hosts."""
     return str(line.getsockname()[0]) if line.family in (socket.AF_INET, socket.AF_INET6) else ""
 
 
 def interface_of(address: str) -> str:
-    """The network interface with an address, or "" if none has it or it is this host's alone."""
+    """The network interface with an address, or "" if none has it or it is a loopback address."""
     mapped = address.removeprefix("::ffff:").split("%")[0]
     found = psutil.net_if_addrs().items() if mapped and not ipaddress.ip_address(mapped).is_loopback else ()
     return next((name for name, all_of in found if any(one.address.split("%")[0] == mapped for one in all_of)), "")
 
 
 def of_ranks(variables: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Variables of ranks on this host, from pytest's and those set here."""
+    """Variables of ranks on this host: pytest's, but this host's for :data:`OF_THE_HOST`."""
     kept = {name: value for name, value in variables.items() if name not in OF_THE_HOST}
     return kept | {name: here[name] for name in sorted(OF_THE_HOST & here.keys())}
 
 
-def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:
-    """The plan on this host: what ranks write lies in its folder, and goes up the stream.
+def _localize(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:
+    """The plan on this host: ranks write into its folder, and their output goes to the controller.
 
-    Ranks run in the launch's own folder if it is seen from here, else in one that nobody reads. Ranks on several hosts
-    meet over the interface unless one is chosen: gloo would take the one that the host's name leads to, maybe this
-    host's alone.
+    Ranks run in the launch's own folder if it is seen from here, else in an empty one. Ranks on several hosts meet over
+    ``interface`` unless one is chosen: gloo would take the one that the host's name leads to, which may be loopback.
     """
     variables = of_ranks(variables_from_wire(plan.variables), os.environ)
     if interface:
@@ -399,7 +394,7 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
         return text.replace(plan.directory, str(folder))
 
     data = folder / "data"
-    moved = replace(
+    local = replace(
         plan,
         directory=str(folder),
         data_dir=str(data),
@@ -407,13 +402,13 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
         variables={name: here(value) for name, value in variables.items()},
         work=plan.work.with_words(here),
     )
-    for path in (data, moved.files.work):
+    for path in (data, local.files.work):
         path.mkdir()
-    return moved
+    return local
 
 
 def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
-    """Command line of one host's torchrun, up to what its ranks run.
+    """Command line of one host's torchrun, up to the program of its ranks.
 
     They meet at the first host's rendezvous, whose place names the store, and are numbered by address, as text.
     """

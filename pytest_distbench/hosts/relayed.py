@@ -1,7 +1,7 @@
-"""The site of ranks on other hosts, each with a relay that somebody has started there.
+"""The site of ranks on other hosts, each with a relay that was started there.
 
 A rank is a number here: only its host's relay has access to its process, files and clock, so that nothing done here can
-meet a process of this host.
+reach a process of this host by mistake.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _LOST_LEAVE_S = 1.0  # the same where nobody reaches it any more
 
 
 class Keeper(RankProcess, Protocol):
-    """What a relay lives by: a process of this host, maybe of several relays."""
+    """A process of this host that keeps a relay alive, maybe several."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
 
     def kill(self) -> None:
-        """End it."""
+        """End the relay."""
 
 
 class Host:
-    """A host for ranks, the line to its relay, the keeper that this lives by, and what is known of it.
+    """A host of ranks: the connection to its relay, the keeper of the relay, and what is known of the host.
 
-    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` makes a moment of that host ours; an
-    ``error_s`` of None: not measured. It is silent since its last word, or since a ping after that. ``owed`` answers
-    are still to come: a Ctrl-C may have left one behind.
+    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` is added to a time of that host to
+    make it ours; ``error_s`` is None until it was measured. The host is silent since its last word, or since a ping
+    after that. ``owed`` is the number of missing answers: a Ctrl-C may have left one behind.
     """
 
     def __init__(self, name: str, *, line: socket.socket, keeper: Keeper, ranks: Sequence[int]) -> None:
@@ -72,46 +72,46 @@ class Host:
 
     @property
     def report(self) -> HostReport | None:
-        """What the ranks there have left, with moments of this process's clock; None: it has not told."""
-        told = self.answer.report
-        if told is None:
+        """The host's report, with times converted to this process's, or None if there is none yet."""
+        found = self.answer.report
+        if found is None:
             return None
         entered = {
-            key: ([at + self.offset_s for at in firsts], latest) for key, (firsts, latest) in told.entered.items()
+            key: ([at + self.offset_s for at in firsts], latest) for key, (firsts, latest) in found.entered.items()
         }
         ranks = []
-        for report in told.ranks:
+        for report in found.ranks:
             error = report.error and replace(report.error, raised_at=report.error.raised_at + self.offset_s)
             phases = {name: at + self.offset_s * (name in MOMENTS) for name, at in report.phases.items()}
             ranks.append(replace(report, phases=phases, error=error))
-        return replace(told, ranks=ranks, entered=entered)
+        return replace(found, ranks=ranks, entered=entered)
 
     @property
     def has_answered(self) -> bool:
         return self.pong.number == self.pings
 
     def ping(self) -> Message:
-        """Ask for the time there, and whether anybody is there."""
+        """Make a message that asks for the host's time, and whether it is alive."""
         self.pinged_at = time.monotonic()
         if self.has_answered:
             self.silent_since = self.pinged_at
         self.pings += 1
         return Message(what="ping", number=self.pings)
 
-    def read_clock(self) -> tuple[float, float] | None:
-        """(error_s, offset_s) of the last answer, or None: wrong by at most half of the way there and back."""
+    def read_offset(self) -> tuple[float, float] | None:
+        """(error_s, offset_s) of the last answer, or None; the error is at most half of the round trip."""
         half = (self.ponged_at - self.pinged_at) / 2
         return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
 
-    def set_clock(self, readings: Sequence[tuple[float, float]]) -> None:
-        """Take the best reading; the first counts, later ones tell how far it still does."""
+    def set_offset(self, readings: Sequence[tuple[float, float]]) -> None:
+        """Take the best reading; the first sets the offset, later ones add their difference to the error."""
         error_s, offset_s = min(readings, default=(math.inf, self.offset_s))
         if self.error_s is None:
             self.offset_s = offset_s
         self.error_s = error_s + abs(offset_s - self.offset_s)
 
     def see_off(self) -> None:
-        """See that what led to the stream ends, once all that it led to are shut."""
+        """Wait until the process that led to the connection ends, or kill it; all its connections are closed before."""
         try:
             self.keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
@@ -120,9 +120,9 @@ class Host:
 
 
 _PINGS = 5
-_AT_ONCE = 8  # hosts whose clocks are read together, so that no answer waits for long
+_AT_ONCE = 8  # hosts whose times are asked for together, so that no answer waits for long
 _OPEN_S = 30.0  # how long a relay may take to start, and to answer its first order
-_ANSWER_S = 120.0  # how long a relay may take to do what it is told: its own limits are shorter
+_ANSWER_S = 120.0  # how long a relay may take to carry out an order: its own limits are shorter
 _SILENT_S = 20.0  # for silence of a relay that is asked every :data:`PULSE_S` whether it is there
 _LED_NOWHERE = "its relay has ended, or the connection to it"
 
@@ -151,13 +151,13 @@ class RelayedSite:
             raise LauncherError(f"the hosts have ranks {housed}; wanted each of {self._plan.processes} once, from 0")
         plan = replace(self._plan, variables=variables_to_wire(self._plan.variables))
         began_ns = self._plan.files.began.stat().st_mtime_ns
-        told = places([host.ranks for host in self._hosts], self._meeting_point, self._plan.variables)
+        assigned = places([host.ranks for host in self._hosts], self._meeting_point, self._plan.variables)
         opening = {
             host: Message(what="open", plan=plan, places=place, began_ns=began_ns)
-            for host, place in zip(self._hosts, told, strict=True)
+            for host, place in zip(self._hosts, assigned, strict=True)
         }
         self._insist(opening, within_s=_OPEN_S)
-        self._compare_clocks()
+        self._measure_offsets()
         self._insist(self._to_all("start"))
 
     def listen(self, timeout_s: float) -> list[Event]:
@@ -183,10 +183,10 @@ class RelayedSite:
         return frozenset(rank for done in self._order(self._to_all("running")) for rank in done.ranks)
 
     def look(self) -> None:
-        """Look at this host's process that leads to a relay: the relay itself is its ranks' parent."""
-        if told := self._standstill.look(host.keeper.pid for host in self._hosts if not host.is_lost):
+        """Check that this host's processes that lead to relays are not suspended."""
+        if why := self._standstill.look(host.keeper.pid for host in self._hosts if not host.is_lost):
             for host in self._hosts:
-                self._lose(host, told)
+                self._lose(host, why)
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         at_work, waiting = self._by_host(undecided), self._by_host(held)
@@ -204,7 +204,7 @@ class RelayedSite:
 
     def clear(self) -> Exit:
         found = [done.ended for done in self._order(self._to_all("clear")) if done.ended]
-        self._compare_clocks()
+        self._measure_offsets()
         self.ended = replace(
             self.ended or Exit(),
             stuck={rank: text for each in found for rank, text in each.stuck.items()},
@@ -248,8 +248,8 @@ class RelayedSite:
         self._take_until(lambda host: not host.owed, orders, "did not answer", within_s=within_s)
         return [host.answer for host in orders if not host.owed]
 
-    def _compare_clocks(self) -> None:
-        """Measure each host's clock against ours; a change since the last time adds to its error."""
+    def _measure_offsets(self) -> None:
+        """Measure the offset of each host's clock; a change since the last time adds to its error."""
         for first in range(0, len(self._hosts), _AT_ONCE):
             asked = self._hosts[first : first + _AT_ONCE]
             readings: dict[Host, list[tuple[float, float]]] = {host: [] for host in asked}
@@ -258,10 +258,10 @@ class RelayedSite:
                     self._send(host, host.ping())
                 self._take_until(lambda host: host.has_answered, asked, "did not report its time")
                 for host in asked:
-                    if not host.is_lost and (reading := host.read_clock()) is not None:
+                    if not host.is_lost and (reading := host.read_offset()) is not None:
                         readings[host].append(reading)
             for host in asked:
-                host.set_clock(readings[host])
+                host.set_offset(readings[host])
         self.clocks = Clocks(
             hosts={rank: host.name for host in self._hosts for rank in host.ranks},
             errors_s={host.name: host.error_s or 0.0 for host in self._hosts},
@@ -303,7 +303,7 @@ class RelayedSite:
                 host.silent_since = time.monotonic()
                 for line in host.lines.take(data):
                     try:
-                        self._heed(host, msgspec.json.decode(line, type=Message, dec_hook=read_work))
+                        self._take_word(host, msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     except msgspec.MsgspecError:
                         asks = "does the host run this version of pytest-distbench, and only one relay?"
                         self._lose(host, f"its relay said {line[:200]!r}; {asks}")
@@ -311,12 +311,12 @@ class RelayedSite:
             else:
                 self._lose(host, _LED_NOWHERE)
 
-    def _heed(self, host: Host, word: Message) -> None:
+    def _take_word(self, host: Host, word: Message) -> None:
         match word:
             case Message(what="said", event=Event() as event):
-                told = replace(event, t=event.t + host.offset_s)
-                self.heard.take([told])
-                self._fresh.append(told)
+                event = replace(event, t=event.t + host.offset_s)
+                self.heard.take([event])
+                self._fresh.append(event)
             case Message(what="closed", rank=rank, at=at):
                 self.heard.close(rank, at + host.offset_s)
             case Message(what="ended"):
@@ -347,9 +347,9 @@ class RelayedSite:
 
     def _note_end(self) -> None:
         if self.ended is None and all(host.ended is not None or host.is_lost for host in self._hosts):
-            told = {host: host.trouble if host.ended is None else host.ended.trouble for host in self._hosts}
+            troubles = {host: host.trouble if host.ended is None else host.ended.trouble for host in self._hosts}
             self.ended = Exit(
                 codes={rank: code for host in self._hosts if host.ended for rank, code in host.ended.codes.items()},
-                trouble="; ".join(f"host {host.name}: {text}" for host, text in told.items() if text),
+                trouble="; ".join(f"host {host.name}: {text}" for host, text in troubles.items() if text),
                 died=any(host.ended is None or host.ended.died for host in self._hosts),
             )

@@ -23,14 +23,14 @@ def network_of_marker(mark: pytest.Mark) -> str:
         return read_text(mark.args[0])
     given = [*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())]
     rate: Any = mark.args[0] if len(mark.args) == 1 else mark.args or ""
-    return make_network(rate, mark.kwargs, told=", ".join(given) or "without arguments").text
+    return make_network(rate, mark.kwargs, written=", ".join(given) or "without arguments").text
 
 
 def choose_network(given: Arguments, settings: Settings, wanted: Called, ranks: int, by_marker: str) -> str:
-    """The network between a call's ranks, as it, its test or the run asks; "": whatever there is.
+    """The network between a call's ranks, as the call, its test or the run asks for it, or "" if none does.
 
-    Skips a test where none can be made for it. A label is every launch's. Refused if asked for what has no ranks of
-    ours.
+    Skips a test for which none can be made. A label fits every launch. Refuses a call that asks for one if the plugin
+    does not start its ranks.
     """
     from pytest_distbench.hosts.network import VARIABLES, parse_network, rank_hosts
     from pytest_distbench.run.kinds import kind_of

@@ -55,19 +55,18 @@ OF_TASKS = (
     "SRUN_CPUS_PER_TASK",
     "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU",
 )  # fmt: skip
-"""GPUs, CPUs and memory of a task of the job, which our step does not get: its one process on each node starts all
-ranks there, which would share one task's.
-"""
+"""Variables with GPUs, CPUs and memory of a task of the job, which our step does not get: its one process on each node
+starts all ranks there, which would share one task's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Nodes that are ours for a while.
+    """The nodes of a job.
 
     Attributes:
         nodes: names, in Slurm's order.
-        tasks_per_node: that were asked for; None: nobody has said.
-        gpus_per_node: that were allocated; 0: none, or nobody knows.
+        tasks_per_node: as requested, or None if unknown.
+        gpus_per_node: as allocated, or 0 if unknown.
     """
 
     job: str
@@ -76,7 +75,7 @@ class Allocation:
     gpus_per_node: int = 0
 
     def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
-        """The ranks of each of the first nodes: as many as were asked for, one per GPU, or equal parts."""
+        """The ranks of each of the first nodes: as many as requested, one per GPU, or equal parts."""
         per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
         if ranks > per_node * len(self.nodes):
             raise ConfigurationError(
@@ -98,8 +97,8 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
         job = _run(["scontrol", "show", "job", "-d", variables[_JOB]], variables)
         accounted, allocated = re.search(r"TRES=\S*gres/gpu=(\d+)", job), re.search(r"JOB_GRES=(\S+)", job)
         kinds = allocated[1].split(",") if allocated else []  # gpu:a100:8
-        told = accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0
-        gpus = int(told) // len(nodes)
+        count = accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0
+        gpus = int(count) // len(nodes)
     tasks = _number(variables.get("SLURM_NTASKS_PER_NODE", ""))
     return Allocation(job=variables[_JOB], nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus)
 
@@ -118,7 +117,7 @@ def _run(command: list[str], variables: Mapping[str, str]) -> str:
 
 
 def _number(text: str) -> int | None:
-    """A number of ``4`` or ``a100:4``, the sum of ``a100:2,h100:2``, or None."""
+    """Return the number of ``4`` or ``a100:4``, the sum of ``a100:2,h100:2``, or None."""
     found = [int(part.rpartition(":")[2]) for part in text.split(",") if part.rpartition(":")[2].isdecimal()]
     return sum(found) or None
 
@@ -133,14 +132,14 @@ def start_step(
     session: str,
     python_path: Sequence[str] | None = None,
 ) -> Callers:
-    """Start a process on each of the nodes, which calls, by ``command`` of where this one is.
+    """Start a process on each of the nodes that calls back; ``command`` makes its words from where this process is.
 
-    Without the variables of the job's tasks. Without a path processes find this package as here.
+    It gets no variables of the job's tasks. Without ``python_path`` it finds this package as this process does.
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
-    # One process on each, beside whatever runs there; where one ends, the others go on. Each has all GPUs of the job
-    # there: where srun is told nothing, the job's own share of a task counts.
+    # One process on each, besides whatever runs there; where one ends, the others go on. Each has all GPUs of the job
+    # there: where srun gets no option, the job's own share of a task counts.
     srun = [
         "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
@@ -187,7 +186,7 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 
 def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
-    """Be a node's parent: call the controller, and fork one launch's relay after the other."""
+    """Run the parent process of a node: call the controller, and fork one launch's relay after the other."""
     load("distbench", projects, [*PRELOAD, *TRAINING])  # relays fork the ranks: what these import ends with them
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     line = relay.connect(addresses, port)
@@ -223,7 +222,7 @@ _LEAVE_S = 10.0  # how long parents may take to end when they have been hung up 
 
 
 class NodeParent(Parent):
-    """A node's process with torch loaded, which keeps one launch's relay after the other."""
+    """A node's process with torch loaded, which forks one launch's relay after the other."""
 
     def __init__(self, line: socket.socket, step: Callers) -> None:
         super().__init__(line, step.pid)
@@ -232,7 +231,7 @@ class NodeParent(Parent):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can fork a relay: it is there, and the last relay has gone."""
+        """Whether it can fork a relay: it is alive, and its last relay has ended."""
         try:
             self.take()
         except LauncherError:
@@ -240,7 +239,7 @@ class NodeParent(Parent):
         return self.step.poll() is None and not self._goes_on()
 
     def take_relay(self) -> bool:
-        """Wait for the relay that was asked for; False: the parent stands still."""
+        """Wait until the relay is forked; False if the parent does not answer."""
         try:
             self._relay = self.forked(_FORK_S)[0]
         except SilentParent:
@@ -257,7 +256,7 @@ class NodeParent(Parent):
         return 0
 
     def kill(self) -> None:
-        """End the relay; a parent that does not is hung up on, and ends with all that it has started."""
+        """End the relay. If that fails, close the connection: the parent ends with all that it has started."""
         try:
             self.send(Order(what="kill", pid=self._relay))
             self.wait(_END_S)
@@ -271,7 +270,7 @@ class NodeParent(Parent):
 class SlurmLauncher(Launcher):
     """Keeps a parent with torch loaded on each node, and starts those again that are gone.
 
-    A step starts those that a launch's nodes lack. A node that has lost its parent is taken last from then on.
+    A step starts the parents that a launch's nodes lack. A node that has lost its parent is used last from then on.
     """
 
     name = "slurm"

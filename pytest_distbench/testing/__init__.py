@@ -1,4 +1,4 @@
-"""For authors of suites: ranks that are made up, so that a suite's expectations are tested in milliseconds.
+"""Fake ranks, with which authors test the expectations of a suite in milliseconds.
 
 A pytest plugin: ``-p pytest_distbench.testing``, or ``pytest_plugins = ["pytest_distbench.testing"]`` in the root
 conftest, adds the launcher ``stand-in`` (``--distbench-launcher stand-in``). It starts no process, and runs no body: it
@@ -10,17 +10,17 @@ params have none: a mapping from a metric's name to its value.
 
 - The name is ``step``, ``latency[message_bytes=1024]`` or ``loss[seed=3]``: a time in seconds, of which less is better.
   ``count!exact`` is of another kind, without a unit: ``higher``, ``exact``, ``info``, ``curve``.
-- The value is a number; or a list of one per launch, which begins anew when it is used up. None: nothing was
-  measured. A value that is a list itself is a series.
+- The value is a number; or a list of one per launch, which starts over when it is used up. None means that
+  nothing was measured. A value that is a list itself is a series.
 
 The environment changes it from one run to the next:
 
 - ``DISTBENCH_STAND_IN_FACTOR``: multiplies times and curves.
 - ``DISTBENCH_STAND_IN_ERROR``: every rank raises this, ``message`` or ``kind:message``.
-- ``DISTBENCH_STAND_IN_SOFTWARE``: what ranks say they have, ``torch=2.14.0 numpy=2``.
+- ``DISTBENCH_STAND_IN_SOFTWARE``: software that ranks report, ``torch=2.14.0 numpy=2``.
 - ``DISTBENCH_STAND_IN_COLLECTIVES``: ``2x26214400`` gives the metric ``step`` a fingerprint of so many all_reduce of so
   many bytes.
-- ``DISTBENCH_STAND_IN_REFERENCE_FACTOR`` and ``..._REFERENCE_ERROR``: those of another revision
+- ``DISTBENCH_STAND_IN_REFERENCE_FACTOR`` and ``..._REFERENCE_ERROR``: the same for another revision
   (``--distbench-against``).
 
 PYTEST_DONT_REWRITE: there is no assertion here, and pytest would warn where a conftest imports from it first.
@@ -53,13 +53,13 @@ STAND_IN = "stand-in"
 VARIABLE = "DISTBENCH_STAND_IN"
 
 SOFTWARE = {"python": "3.11", "torch": "2.13.0", "numpy": "2", "cpu_capability": "AVX2", "threads": "1"}
-"""What made-up ranks say they have, unless the environment says otherwise."""
+"""Software that fake ranks report, unless the environment says otherwise."""
 
 _AT = re.compile(r"\[(\w+=[^=,\]]+(?:,\w+=[^=,\]]+)*)\]$")  # what stands behind a metric's name
 
 
 class StandInLauncher:
-    """Starts nothing: the reports of its ranks are there at once."""
+    """Starts no process: the reports of its ranks are written at once."""
 
     name = STAND_IN
 
@@ -85,7 +85,7 @@ class StandInLauncher:
 
 
 class _StandInLaunch:
-    """A launch that is over before it is looked at."""
+    """A launch that has ended before it is polled."""
 
     def __init__(self) -> None:
         self._readable, writable = os.pipe()
@@ -159,7 +159,6 @@ def _setting(name: str) -> str:
 
 
 def _description(plan: LaunchPlan) -> Mapping[str, Any]:
-    """What a rank is to have recorded; nothing where nobody says."""
     found: object = plan.work.params.get("stand_in")
     if found is None:
         text = os.environ.get(VARIABLE, "{}")

@@ -1,1 +1,1 @@
-"""What surrounds a run: doctor, init, history, imports and exports."""
+"""Tools around a run: doctor, init, history, imports and exports."""

@@ -1,7 +1,7 @@
-"""``distbench ci``: what jobs on GitHub make of what another job has measured or recorded.
+"""``distbench ci``: steps of GitHub jobs that publish what another job has measured or recorded.
 
-A job with a token that writes runs these and nothing that was measured: it takes JSON and text. They run ``gh`` and
-``git``, and need neither torch nor what measures.
+A job with a token that may write runs these, and none of the measured code: it takes JSON and text. They run ``gh`` and
+``git``, and need no torch.
 """
 
 from __future__ import annotations
@@ -29,31 +29,30 @@ _LONGEST_BODY = 60_000  # of a pull request; GitHub takes 65,536 characters
 
 
 def _comment(options: argparse.Namespace) -> Iterator[str]:
-    """Keep one comment for each artifact up to date."""
     del options
     number = git.pull_request()
     if not number:
-        _tell("notice", "no comment: this is no pull request, and no branch pull-request/NUMBER")
+        _annotate("notice", "no comment: this is no pull request, and no branch pull-request/NUMBER")
         return
     measured = _given("distbench-measured/run.json")
     if not measured.is_file():
-        _tell("notice", "no comment: nothing was measured")
+        _annotate("notice", "no comment: nothing was measured")
         return
-    told = io.BytesIO()
+    written = io.BytesIO()
     try:
-        write_comment(read_run_record(measured), told)
+        write_comment(read_run_record(measured), written)
     except DistbenchError as error:
-        _tell("notice", f"no comment: {error}")
+        _annotate("notice", f"no comment: {error}")
         return
     mark = COMMENT_MARK.replace(" -->", f" {_artifact()} -->")
     body = _given("body.md")
-    body.write_text(told.getvalue().decode().replace(COMMENT_MARK, mark, 1))
+    body.write_text(written.getvalue().decode().replace(COMMENT_MARK, mark, 1))
     place = f"repos/{_variable('GITHUB_REPOSITORY')}/issues"
     known = [c["id"] for c in _rows(f"{place}/{number}/comments", ".[]") if _is_ours(c, mark)]
     send = ["PATCH", f"{place}/comments/{known[0]}"] if known else ["POST", f"{place}/{number}/comments"]
     if _gh("api", "--method", *send, "--field", f"body=@{body}", "--silent").returncode:
         refused = "this job may not write one (a fork's may not; others need pull-requests: write)"
-        _tell("notice", f"no comment: {refused}; the summary has the same")
+        _annotate("notice", f"no comment: {refused}; the summary has the same")
         return
     yield f"{'replaced' if known else 'wrote'} the comment on pull request {number}"
 
@@ -63,12 +62,10 @@ def _is_ours(comment: dict[str, Any], mark: str) -> bool:
 
 
 def _publish(options: argparse.Namespace) -> Iterator[str]:
-    """Comment on a pull request, and elsewhere write the history."""
     return _comment(options) if git.pull_request() else _history(options)
 
 
 def _history(options: argparse.Namespace) -> Iterator[str]:
-    """Write the trend of each metric over the run records that runs of this branch have kept: not a fork's."""
     del options
     folder = _given("distbench-history")
     records = folder / "records"
@@ -82,20 +79,19 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         try:
             kept = zipfile.ZipFile(io.BytesIO(_gh("api", f"{place}/{row['id']}/zip").stdout)).read("run.json")
         except (zipfile.BadZipFile, KeyError):
-            _tell("notice", f"the history is without artifact {row['id']}, which has no run record to download")
+            _annotate("notice", f"the history is without artifact {row['id']}, which has no run record to download")
         else:
             (records / f"{row['id']}.json").write_bytes(kept)
     if not any(records.iterdir()):
-        _tell("notice", "no history: no run of this branch has kept a record")
+        _annotate("notice", "no history: no run of this branch has kept a record")
         return
-    told = _distbench("history", str(records), "--format", "markdown")
-    _append("GITHUB_STEP_SUMMARY", told)
-    yield from told.splitlines()
+    trends = _distbench("history", str(records), "--format", "markdown")
+    _append("GITHUB_STEP_SUMMARY", trends)
+    yield from trends.splitlines()
     _distbench("history", str(records), "--points", "--all", "--format", "csv", "-o", str(folder / "history.csv"))
 
 
 def _changes(options: argparse.Namespace) -> Iterator[str]:
-    """Write what was recorded as a patch and a table, and which tests failed."""
     del options
     out = _given("distbench-out")
     if not (out / "run.json").is_file():
@@ -103,20 +99,20 @@ def _changes(options: argparse.Namespace) -> Iterator[str]:
     folder = read_run_record(out / "run.json").settings.get("baselines", "baselines")
     Path(folder).mkdir(parents=True, exist_ok=True)
     if git.why_ignored(Path(folder, "any.json")):
-        _tell("error", f".gitignore has {folder}, and baselines are committed: take it out of there")
+        _annotate("error", f".gitignore has {folder}, and baselines are committed: take it out of there")
         raise NegativeError
-    told = _distbench("baseline", "diff", "--baselines", folder, "--markdown")
+    changes = _distbench("baseline", "diff", "--baselines", folder, "--markdown")
     if failed := list(_failed(out / "junit.xml")):
         lines = "\n".join(failed).replace("```", "'''")
-        told += f"\nThese tests failed, and nothing of them was recorded:\n\n```text\n{lines}\n```\n"
-    (out / "changes.md").write_text(told)
-    _append("GITHUB_STEP_SUMMARY", told)
+        changes += f"\nThese tests failed, and nothing of them was recorded:\n\n```text\n{lines}\n```\n"
+    (out / "changes.md").write_text(changes)
+    _append("GITHUB_STEP_SUMMARY", changes)
     _git("add", "--all", "--", folder)
     patch = _git("diff", "--cached", "--binary")
     (out / "baselines.patch").write_text(patch, errors="surrogateescape")
     if patch:
         _append("GITHUB_OUTPUT", "recorded=true\n")
-    yield from told.splitlines()
+    yield from changes.splitlines()
 
 
 def _failed(junit: Path) -> Iterator[str]:
@@ -127,7 +123,7 @@ def _failed(junit: Path) -> Iterator[str]:
 
 
 def _propose(options: argparse.Namespace) -> Iterator[str]:
-    """Push a branch with what was recorded, and open a pull request: of JSON files and text, and no code."""
+    """Push a branch with the recorded baselines, and open a pull request, from JSON files and text alone."""
     del options
     host, run, attempt, base = map(_variable, ("HOST", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_REF_NAME"))
     branch, title = f"baselines/{host}-{run}-{attempt}", f"New baselines of {host}"
@@ -142,7 +138,7 @@ def _propose(options: argparse.Namespace) -> Iterator[str]:
     done = _gh("pr", "create", "--base", base, "--head", branch, "--title", title, "--body-file", str(body))
     if done.returncode:
         place = f"{_variable('GITHUB_SERVER_URL')}/{_variable('GITHUB_REPOSITORY')}/compare/{base}...{branch}"
-        _tell(
+        _annotate(
             "error",
             f"{branch} is pushed, and GitHub refused to open its pull request ({_said(done)}). Turn on Settings > "
             "Actions > General > Allow GitHub Actions to create and approve pull requests, or open it by hand: "
@@ -166,8 +162,8 @@ def _artifact() -> str:
     return os.environ.get("ARTIFACT", "distbench")
 
 
-def _tell(kind: str, text: str) -> None:
-    """An annotation of the run, which the command line would take the meaning of."""
+def _annotate(kind: str, text: str) -> None:
+    """Print an annotation of the run directly: the command line would escape it."""
     print(f"::{kind} title=distbench::{escape_annotation(text)}", flush=True)
 
 
@@ -183,7 +179,7 @@ def _gh(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 def _rows(place: str, what: str) -> list[dict[str, Any]]:
     done = _gh("api", "--paginate", place, "--jq", what)  # a row on a line, of all pages
     if done.returncode:
-        _tell("notice", f"gh api {place}: {_said(done)}")
+        _annotate("notice", f"gh api {place}: {_said(done)}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -199,7 +195,7 @@ def _git(*arguments: str) -> str:
 
 
 def _distbench(*arguments: str) -> str:
-    """What a command prints; an error of its has been said by it."""
+    """Return what a command prints; the command reports its errors itself."""
     command = [sys.executable, "-P", "-m", "pytest_distbench", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

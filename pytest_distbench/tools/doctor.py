@@ -1,6 +1,6 @@
-"""``distbench doctor``: is this machine fit to measure? Each check says what it found, and what to do about it.
+"""``distbench doctor``: is this machine fit to measure? Each check reports what it found, and what to do about it.
 
-Checks of the host are Linux's. GPUs are asked through NVML; torch is imported in processes of their own, never here.
+Checks of the host are Linux's. GPUs are asked through NVML; torch is imported in other processes, never here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.units import counted, format_bytes
 
 Level = Literal["ok", "note", "warn", "fail"]
-"""*Note* is worth knowing; after *warn* numbers are noisier or a feature is missing; after *fail* tests cannot run."""
+"""*note*: worth knowing. *warn*: numbers are noisier, or a feature is missing. *fail*: tests cannot run."""
 
 
 def found(level: Level, about: str, sentence: str, advice: str = "") -> Finding:
@@ -52,7 +52,7 @@ def found(level: Level, about: str, sentence: str, advice: str = "") -> Finding:
 
 
 def within(is_well: bool, about: str, sentence: str, advice: str) -> Finding:  # noqa: FBT001
-    """A finding with advice where not all is well."""
+    """Make a finding, with advice if not all is well."""
     return found("ok", about, sentence) if is_well else found("warn", about, sentence, advice)
 
 
@@ -82,7 +82,7 @@ print(json.dumps([torch.version.cuda or torch.version.hip, names]))
 
 
 def use_every_device(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Let torch compute on each CUDA device, in a process of its own; prints its CUDA and their names as JSON."""
+    """Run torch on each CUDA device, in another process that prints its CUDA version and their names as JSON."""
     return subprocess.run(
         [sys.executable, "-c", _USE_EVERY_DEVICE],
         env={**os.environ, **variables},
@@ -179,7 +179,7 @@ BUSY_CORES = 0.2  # other work above this many cores disturbs a measurement on a
 FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
 SHM_OF_A_GPU_BYTES = 40 * 2**20
-"""What NCCL takes of /dev/shm for each rank, where it sends over the network at the latest."""
+"""Bytes of /dev/shm that NCCL takes for each rank, at the latest when it sends over the network."""
 FEW_FREE_BYTES = 2**30
 
 
@@ -220,7 +220,7 @@ def memory() -> Iterator[Finding]:
 
 
 def open_files() -> Iterator[Finding]:
-    """RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
+    """Check RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_well = soft >= FEW_FILES
     advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; a large group needs more to connect"
@@ -328,7 +328,7 @@ def torch_import() -> Iterator[Finding]:
 
 
 def release(torch: str, python: str) -> Iterator[Finding]:
-    """Whether this release of torch, with this Python, is one we have results of, and what it lacks."""
+    """Check whether we have results of this release of torch with this Python, and what it lacks."""
     subject = "torch release"
     try:
         check_torch(torch)
@@ -349,7 +349,7 @@ def release(torch: str, python: str) -> Iterator[Finding]:
 
 
 def debugging() -> Iterator[Finding]:
-    """py-spy, which shows the stacks of ranks that cannot show them themselves."""
+    """Check for py-spy, which shows the stacks of ranks that cannot show them themselves."""
     if py_spy() is not None:
         yield found("ok", "py-spy", "installed: a second source for stacks of hung ranks")
     else:
@@ -360,7 +360,7 @@ def debugging() -> Iterator[Finding]:
 
 
 def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
-    """How small a slowdown the stored baselines of this machine detect, with and without its GPUs."""
+    """Report the smallest slowdown that this machine's baselines detect, with and without its GPUs."""
     gpus = read_gpus(variables)
     for platform_name in [hardware.cpu_class(), *([gpus.platform] if gpus.visible else [])]:
         known = []

@@ -1,7 +1,7 @@
-"""``distbench explain``: what the words of a run mean: verdicts, reasons, terms, metrics, columns and failures.
+"""``distbench explain``: the meaning of a run's words: verdicts, reasons, terms, metrics, columns and failures.
 
 Verdicts, reasons, statistics, launchers, tables and the errors of torch, NCCL and CUDA have tables of their own; all
-others are in ``words.toml``.
+other words are in ``words.toml``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pytest_distbench.report.tables import TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A word, or the beginning of what is printed.
+class Term:
+    """A word, or the beginning of a printed line, with its meaning.
 
     Attributes:
         kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric``, ``statistic``, ``column``, ``launcher`` or
             ``failure``.
-        page: of the documentation, with its anchor: what it says beyond that.
-        pattern: finds it in a line that was printed, in any case.
-        also: other names of it.
+        page: of the documentation, with its anchor, that says more.
+        pattern: finds it in a printed line, in any case.
+        also: its other names.
     """
 
     kind: str
@@ -50,11 +50,11 @@ def _whole(pattern: str) -> str:
 
 
 @cache
-def _glossary() -> dict[str, list[Entry]]:
+def _glossary() -> dict[str, list[Term]]:
     rows = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
     found = {
         kind: [
-            Entry(
+            Term(
                 kind=kind,
                 name=row["names"][0],
                 also=tuple(row["names"][1:]),
@@ -68,7 +68,7 @@ def _glossary() -> dict[str, list[Entry]]:
         for kind in ("line", "word", "failure")
     }
     found["metric"] = [
-        Entry(
+        Term(
             kind="metric",
             name=name,
             means=means,
@@ -80,15 +80,14 @@ def _glossary() -> dict[str, list[Entry]]:
     return found
 
 
-def _called(kind: str, name: str, means: str, page: str, *, also: tuple[str, ...] = ()) -> Entry:
-    """What is found by its name, and not in a line."""
+def _called(kind: str, name: str, means: str, page: str, *, also: tuple[str, ...] = ()) -> Term:
     means = f"{means[:1].upper()}{means[1:].rstrip('.')}."
-    return Entry(kind=kind, name=name, means=means, page=page, pattern="(?!)", also=also)
+    return Term(kind=kind, name=name, means=means, page=page, pattern="(?!)", also=also)
 
 
-def _columns(known: Iterable[Entry]) -> Iterator[Entry]:
-    """The heads of all tables that are no words, by what each table shows."""
-    names = {name for entry in known for name in (entry.name, *entry.also)}
+def _columns(known: Iterable[Term]) -> Iterator[Term]:
+    """Explain each heading of a table that is no known word, by the tables that have it."""
+    names = {name for term in known for name in (term.name, *term.also)}
     shows: dict[str, list[str]] = {}
     for name, table in TABLES.items():
         for column in table.columns:
@@ -98,10 +97,10 @@ def _columns(known: Iterable[Entry]) -> Iterator[Entry]:
         yield _called("column", heading, f"a column of the tables {', '.join(tables)}", "reference.md")
 
 
-def entries() -> list[Entry]:
+def terms() -> list[Term]:
     glossary = _glossary()
     verdicts = [
-        Entry(
+        Term(
             kind="verdict",
             name=name,
             means=row.means,
@@ -113,7 +112,7 @@ def entries() -> list[Entry]:
         for name, row in VERDICTS.items()
     ]
     reasons = [
-        Entry(
+        Term(
             kind="reason",
             name=code,
             means=f"{row.means} Verdict: {row.verdict}.",
@@ -124,7 +123,7 @@ def entries() -> list[Entry]:
         for code, row in REASONS.items()
     ]
     signs = [
-        Entry(
+        Term(
             kind="failure",
             name=sign.meaning,
             means=f"{sign.meaning[:1].upper()}{sign.meaning[1:]}. Torch, NCCL or CUDA reported this to a rank.",
@@ -149,9 +148,9 @@ def entries() -> list[Entry]:
 _ORDER = ("line", "reason", "failure", "verdict", "metric")  # of what a line is explained by: the most particular first
 
 
-def explain(text: str) -> list[Entry]:
-    """What is known of a name, of several names, or of a line that a run printed: of that its first words first."""
-    known = entries()
+def explain(text: str) -> list[Term]:
+    """Explanations of a name, of several names, or of a printed line, in the order of the line's words."""
+    known = terms()
     for names in ([text.strip()], text.split()):
         called = [
             [e for e in known if name in (e.name, *e.also)]
@@ -159,10 +158,10 @@ def explain(text: str) -> list[Entry]:
             for name in names
         ]
         if all(called):
-            return [entry for found in called for entry in found]
-    searched = [(re.search(entry.pattern, text, re.IGNORECASE | re.MULTILINE), entry) for entry in known]
-    places = [(match.start(), entry) for match, entry in searched if match]
-    found = [entry for _, entry in sorted(places, key=lambda place: place[0])]
+            return [term for found in called for term in found]
+    searched = [(re.search(term.pattern, text, re.IGNORECASE | re.MULTILINE), term) for term in known]
+    places = [(match.start(), term) for match, term in searched if match]
+    found = [term for _, term in sorted(places, key=lambda place: place[0])]
     particular = sorted((e for e in found if e.kind in _ORDER), key=lambda e: _ORDER.index(e.kind))
     return particular or found
 
@@ -174,28 +173,28 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(options: argparse.Namespace) -> Iterator[str]:
-    known = entries()
+    known = terms()
     if not options.words:
-        for kind in dict.fromkeys(entry.kind for entry in known):
+        for kind in dict.fromkeys(term.kind for term in known):
             yield f"{kind}s"
-            yield from (f"  {entry.name}" for entry in known if entry.kind == kind)
+            yield from (f"  {term.name}" for term in known if term.kind == kind)
         return
     text = " ".join(options.words)
     found = explain(text)
     if not found:
-        close = difflib.get_close_matches(text, [entry.name for entry in known], n=3)
+        close = difflib.get_close_matches(text, [term.name for term in known], n=3)
         did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else "."
         raise DistbenchError(
             f"{show(text)} is unknown{did_you_mean} 'distbench explain' without words lists all names; a metric "
             "that is not listed is recorded by the test"
         )
-    for i, entry in enumerate(found):
+    for i, term in enumerate(found):
         yield from [""] * (i > 0)
-        yield f"{entry.name} ({entry.kind})"
-        yield f"  {entry.means}"
-        if entry.next_step:
-            yield f"  next: {entry.next_step}"
-        yield f"  more: {entry.page.replace('.md', '.html')} of the documentation"
+        yield f"{term.name} ({term.kind})"
+        yield f"  {term.means}"
+        if term.next_step:
+            yield f"  next: {term.next_step}"
+        yield f"  more: {term.page.replace('.md', '.html')} of the documentation"
 
 
 EXPLAIN = Subcommand(

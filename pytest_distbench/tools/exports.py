@@ -1,4 +1,4 @@
-"""The judged numbers of a run in the formats of dashboards: those of its tables, with their statistic and launches."""
+"""Judged numbers of a run in the formats of dashboards, with the statistic and the launches of its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHOICES = ("cpu_capability", "threads")  # parts of ``software`` that are no ve
 
 
 def _judged(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, list[float], str]]:
-    """Every judged metric with the values of its launches, and why dashboards cannot hold it; empty: they can."""
+    """Every judged metric, the values of its launches, and why dashboards cannot hold it, or ""."""
     for result in record.results:
         samples_of = launches_by_metric(result)
         for number in result.verdicts or measured(x for x in result.launches if x.outcome == "passed"):
@@ -37,12 +37,12 @@ def _left_out(record: RunRecord) -> list[str]:
 
 
 def _name_of(result: CaseResult) -> str:
-    """Its name among all of a repository: ``suites/test_a.py::test_a[ws2.gloo.warm]``."""
+    """A case's name that is unique in a repository: ``suites/test_a.py::test_a[ws2.gloo.warm]``."""
     return f"{result.case.test}[{result.case.key}]"
 
 
 def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO], None]:
-    """A writer for ``customSmallerIsBetter`` or ``customBiggerIsBetter`` of benchmark-action/github-action-benchmark.
+    """Make a writer for ``customSmallerIsBetter`` or ``customBiggerIsBetter`` of github-action-benchmark.
 
     Its file has one direction, and may not be empty. A number that may neither rise nor fall is in both.
     """
@@ -70,16 +70,16 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
 
 
 def _direction(number: Finding) -> int:
-    """1 where a larger one is worse, -1 where a smaller one is, 0 where both are."""
+    """1 if a larger number is worse, -1 if a smaller one is, 0 if both are."""
     kind = METRIC_KINDS[number.better]
     return kind.sign or kind.counts_steps - kind.has_floor
 
 
 def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
-    """Records of PyTorch's benchmark database, as ``upload-benchmark-results`` of pytorch/test-infra takes them.
+    """Write records of PyTorch's benchmark database, as ``upload-benchmark-results`` of pytorch/test-infra takes them.
 
     Its table, version 3 (``clickhouse_db_schema/oss_ci_benchmark_v3``), has one benchmark by name, whose models are our
-    cases; what it has no column for is text in an ``extra_info``. Commit, branch and job are the uploader's.
+    cases; what it has no column for is text in an ``extra_info``. The uploader adds commit, branch and job.
     """
     rows = [
         _pytorch_record(record, result, number, values)

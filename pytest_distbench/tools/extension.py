@@ -1,4 +1,4 @@
-"""What surrounds a run adds to the tables of the core: doctor, init, CI, history, shrink, explain, exchange."""
+"""Rows that the tools add to the tables of the core: doctor, init, CI, history, shrink, explain, exchange."""
 
 from __future__ import annotations
 

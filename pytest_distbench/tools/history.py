@@ -1,13 +1,13 @@
-"""Metrics over many run records, and where their level changed: ``distbench history``, and charts of a page.
+"""Metrics over many run records, and changes of their level: ``distbench history``, and charts of a page.
 
-A trend is a metric of a case on one platform, a point for each run: the judged number of the launches that passed.
+A trend is a metric of a case on one platform, with a point for each run: the judged number of the launches that passed.
 
 A level holds for at least :data:`LEAST_RUNS` runs: one that stands out alone is noise. The segments are those whose
-squared deviations from their means are smallest, at a price for each further one (PELT: Killick, Fearnhead and
-Eckley, 2012, in the library *ruptures*), of the logarithms, with single outliers taken out by a running median of
-three. Each change is then tested by itself: the runs before it, back to the change before, against those after it, by
-the rank-sum test of Mann and Whitney. What is not certain enough is taken out again, the least certain first. Runs of
-one machine are not independent of each other: a machine that is slower for a week is a change, too.
+squared deviations from their means are smallest, at a price for each further one (PELT: Killick, Fearnhead and Eckley,
+2012, in the library *ruptures*), of the logarithms, with single outliers taken out by a running median of three. Each
+change is then tested by itself: the runs before it, back to the change before, against those after it, by the rank-sum
+test of Mann and Whitney. What is not certain enough is taken out again, the least certain first. Runs of one machine
+are not independent of each other: a machine that is slower for a week is a change, too.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ USUAL_LAST = 500  # so many runs are looked at where nobody says another number:
 
 
 class Point(NamedTuple):
-    """The metric at one time.
+    """The metric in one run.
 
     Attributes:
-        at: UTC, ISO 8601: the run's start.
-        commit: that was measured; empty where nobody knows.
-        value: of its launches the number that is judged, in the metric's unit.
+        at: the run's start, UTC, ISO 8601.
+        commit: that was measured, or "" if unknown.
+        value: the judged number of its launches, in the metric's unit.
     """
 
     at: str
@@ -61,11 +61,11 @@ class Point(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Trend:
-    """A metric of a case on one class of hardware.
+    """A metric of a case on one platform.
 
     Attributes:
         result: of the first run that has it, as ``sample`` of its first launch.
-        is_slow: nothing but runs with the slow tests measured it.
+        is_slow: only runs with the slow tests measured it.
         points: oldest first.
     """
 
@@ -80,7 +80,7 @@ class Trend:
 
     @property
     def case(self) -> tuple[str, str, str]:
-        """What is the same in all runs of a case: the platform, the test and the name of its baseline."""
+        """The identity of a case over runs: the platform, the test and the name of its baseline."""
         return self.platform, self.result.case.test, self.result.case.key
 
     @property
@@ -96,7 +96,7 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
     """Read the last run records of a folder and the folders below.
 
     Returns:
-        The trends of their metrics; when each run started, the oldest first; what is wrong with files that are no
+        The trends of their metrics; the start of each run, the oldest first; and problems with files that are no
         records.
 
     Raises:
@@ -132,7 +132,7 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
     return [trends[key] for key in sorted(trends)], [run[0] for run in runs], problems
 
 
-LEAST_RUNS = 5  # fewer on one side of a change tell no level
+LEAST_RUNS = 5  # fewer on one side of a change show no level
 
 PRICE = 4.0  # of a further segment, times the logarithm of the number of runs, in variances of the noise
 
@@ -143,17 +143,17 @@ LEAST_CHANGE = 0.01  # smaller changes are not worth a line, as a fraction
 _MOST_EXACT = 60  # of more numbers the exact distribution of the rank sum takes long, and the normal one is as good
 
 _TO_STDEV = 1.4826 / math.sqrt(2)
-"""Times the median absolute difference of neighbours gives the standard deviation of normal noise."""
+"""Factor from the median absolute difference of neighbours to the standard deviation of normal noise."""
 
 
 _INSTALL = "pip install 'pytest-distbench[history]'"
 
 Change = tuple[int, float, float]
-"""A change for good: the index of the first run on the new level, the level before it and the new one."""
+"""A lasting change: the index of the first run on the new level, the level before it and the new one."""
 
 
 def change_points(values: Sequence[float]) -> list[Change]:
-    """Changes of the level of a metric, oldest first; none of values that are not all above 0.
+    """Changes of the level of a metric, oldest first; [] unless all values are above 0.
 
     Logarithms are segmented, and the rank-sum test of Mann and Whitney checks each change, at one error rate for all.
     """
@@ -182,7 +182,7 @@ def _segmented(logs: Sequence[float]) -> list[int]:
 
 
 def fewest_runs() -> int:
-    """Fewest runs in which a change can be told: chance alone parts fewer as well as two levels do."""
+    """Fewest runs in which a change can be significant: with fewer, chance separates runs as well as two levels do."""
     return next(n for n in itertools.count(2 * LEAST_RUNS) if 2 / math.comb(n, n // 2) <= ERROR_RATE / n)
 
 
@@ -190,7 +190,7 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
     from scipy.stats import mannwhitneyu
 
     def chance(before: Sequence[float], after: Sequence[float]) -> float:
-        """Probability that numbers of one level are parted as these are; exact where they are few and all differ."""
+        """Probability that numbers of one level are separated like these; exact if they are few and all differ."""
         both = [*before, *after]
         is_exact = len(both) <= _MOST_EXACT and len(set(both)) == len(both)
         return float(mannwhitneyu(before, after, method="exact" if is_exact else "asymptotic").pvalue)
@@ -226,27 +226,27 @@ class TrendRow:
         return self.index > 0 and METRIC_KINDS[self.trend.sample.better].sign * (self.after - self.before) > 0
 
     @property
-    def moved(self) -> float:
-        """Size of the change, whatever its direction: the logarithm of the ratio."""
+    def size(self) -> float:
+        """Size of the change, in either direction: the absolute logarithm of the ratio."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and ratio > 0 else 0.0
 
     @property
     def kind(self) -> str:
-        """``worse``, ``better``, or ``changed`` where neither is known; without a change whether that is known."""
+        """``worse`` or ``better``, or ``changed`` if neither is known; without a change ``steady``, or why unknown."""
         if not self.index:
             return why_unknown(self.trend) or "steady"
         return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.sample.better].sign else "changed"
 
     @property
     def commits(self) -> tuple[str, str]:
-        """The last commit on the old level, and the first on the new one; empty: unknown, or there is no change."""
+        """The last commit on the old level and the first on the new one; "" if unknown or without a change."""
         points, index = self.trend.points, self.index
         return (points[index - 1].commit, points[index].commit) if index else ("", "")
 
     @property
     def bisect(self) -> str:
-        """The command that finds the commit; empty where no commits are known, or there is none between them."""
+        """The command that finds the commit, or "" if commits are unknown or the same."""
         good, bad = (commit.removesuffix("-dirty")[:10] for commit in self.commits)
         if not good or not bad or good == bad:
             return ""
@@ -258,7 +258,7 @@ class TrendRow:
 
 
 def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
-    """Its changes; where there is none, and it is shown nevertheless, the medians of the first and of the last runs."""
+    """Changes of a trend; if it has none and is shown all the same, the medians of its first and last runs."""
     changes = [] if why_unknown(trend) else change_points(trend.values)
     if not changes and is_shown:
         few = max(1, min(LEAST_RUNS, len(trend.points) // 2))
@@ -268,7 +268,7 @@ def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
 
 
 def why_unknown(trend: Trend) -> str:
-    """Why nobody can know whether the level of a metric changed; empty: one can."""
+    """Why it is unknown whether the level of a metric changed, or ""."""
     if len(trend.points) < fewest_runs():
         return f"not enough runs ({len(trend.points)} of {fewest_runs()})"
     if not finds_changes():
@@ -278,7 +278,7 @@ def why_unknown(trend: Trend) -> str:
 
 
 def finds_changes() -> bool:
-    """Whether what finds them is installed; without it there are the levels of the first and of the last runs."""
+    """Whether the library that finds changes is installed; without it, first and last levels are shown."""
     return importlib.util.find_spec("ruptures") is not None
 
 
@@ -346,22 +346,22 @@ _POINT_COLUMNS: list[Column[_OfTrend]] = [
 
 
 def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator[Chart]]:
-    """Charts of a case: each metric that changed, or of which nobody knows, over runs before and after this one."""
+    """Charts of a case: each metric that changed, or is unknown to, over the runs before and after this one."""
 
     def charts(result: CaseResult) -> Iterator[Chart]:
         case = result.environment.platform, result.case.test, result.case.key
-        told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
+        shown = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
         for trend in trends:
-            if trend.case == case and trend.metric in told and len(trend.points) > 1:
+            if trend.case == case and trend.metric in shown and len(trend.points) > 1:
                 yield trend_chart(trend, change_points(trend.values))
 
     return charts
 
 
 def trend_chart(trend: Trend, changes: Sequence[Change]) -> Chart:
-    """Each run as a dot, and the levels between changes as lines with what changed beside them.
+    """Chart each run as a dot, and the levels between changes as lines that are labelled with the change.
 
-    By the date of a run, or by its commit, of which each has the same room.
+    The x axis is the date of a run, or its commit, at equal distances.
     """
     commits = list(dict.fromkeys(point.commit[:10] for point in trend.points))
     by_date = [datetime.fromisoformat(point.at).timestamp() for point in trend.points]
@@ -436,7 +436,7 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         yield from _head(starts, problems, chosen, rows)
         if rows:
             yield from ["", *layout(table.header, table.texts, left=2)]
-        worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
+        worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.size))
         if worst:
             between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's
             yield from ["", "find the commit:"]
@@ -453,9 +453,9 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
     span = f"{starts[0][:10]} to {starts[-1][:10]}"
     changed = len({id(row.trend) for row in rows if row.index})
     unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
-    told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
-    told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
-    metrics = ", ".join([counted(len(chosen), "metric"), *told])
+    counts = [f"{changed} changed"] if unknown.total() < len(chosen) else []
+    counts += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
+    metrics = ", ".join([counted(len(chosen), "metric"), *counts])
     yield f"{counted(len(starts), 'run')}, {span}: {metrics}"
     if not finds_changes():
         yield f"before and after are of the first and the last runs; to find where a level changed: {_INSTALL}"

@@ -1,4 +1,4 @@
-"""The hunks of a git diff, a worktree that holds some of them, and the smallest set of them that something needs."""
+"""Hunks of a git diff, a worktree that holds some of them, and the smallest sufficient set of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIFF = (
     "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules", "--src-prefix=a/", "--dst-prefix=b/",
     "--binary", "--full-index", "--find-renames",
 )  # fmt: skip
-"""Whatever the user's configuration says of diffs: they are read here, and applied."""
+"""Options of git diff that make its output independent of the user's configuration: it is parsed and applied."""
 _LINES = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n")
 
 
@@ -27,15 +27,15 @@ _LINES = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n")
 class Hunk:
     """A part of a diff that can be left out.
 
-    It is lines of a file that change together, or what happens to a file as a whole: it is new, gone or binary, or gets
-    another name or mode, without the lines that change in it besides.
+    It is lines of a file that change together, or what happens to a file as a whole: the file is new, gone or binary,
+    or gets another name or mode, without its changed lines.
 
     Attributes:
         names: of the file, before and after.
-        sides: the same as the diff spells them.
-        text: the lines, each with its sign; of a file as a whole all that the diff says of it.
-        start: number of the first line that changes; of lines that are added, of the one that they stand before.
-            0: it is of a file as a whole.
+        sides: the same names as the diff spells them.
+        text: the lines, each with its sign; for a file as a whole all that the diff says of it.
+        start: number of the first changed line; for added lines of the one that they stand before; 0 for a file as a
+            whole.
         removed, added: how many lines.
     """
 
@@ -50,17 +50,17 @@ class Hunk:
 def _of_file(text: bytes) -> Iterator[Hunk]:
     head, *bodies = _split(rb"@@ ", text)
     line, *others = head.splitlines(keepends=True)
-    moved = re.search(rb"^rename from (.*)\nrename to (.*)$", head, re.MULTILINE)
+    renamed = re.search(rb"^rename from (.*)\nrename to (.*)$", head, re.MULTILINE)
     both = line.removeprefix(b"diff --git ").rstrip(b"\n")
     half = len(both) // 2  # without a rename both names are the same, with a space between
-    before, after = map(_name, moved.groups() if moved else (both[:half], both[half + 1 :]))
-    names = (before, after) if moved else (before.removeprefix("a/"), after.removeprefix("b/"))
+    before, after = map(_name, renamed.groups() if renamed else (both[:half], both[half + 1 :]))
+    names = (before, after) if renamed else (before.removeprefix("a/"), after.removeprefix("b/"))
     sides = [other[4:] for other in others if other.startswith((b"--- ", b"+++ "))]
     if not bodies or re.search(rb"^(new|deleted) file mode ", head, re.MULTILINE):
         yield Hunk(names, (b"", b""), text)
         return
     of_file = names, (sides[0], sides[1])
-    if moved or b"\nold mode " in head:
+    if renamed or b"\nold mode " in head:
         yield Hunk(*of_file, b"".join([line, *(o for o in others if not o.startswith((b"--- ", b"+++ ")))]))
     for body in bodies:
         found = _LINES.match(body)
@@ -74,17 +74,16 @@ def _split(at: bytes, text: bytes) -> list[bytes]:
 
 
 def _name(spelled: bytes) -> str:
-    """A name as git spells it: in quotes where it has unusual characters."""
+    """Decode a name as git spells it: in quotes if it has unusual characters."""
     if spelled.startswith(b'"'):
         spelled = spelled[1:-1].decode("unicode_escape").encode("latin-1")
     return os.fsdecode(spelled)
 
 
 def patch_of(hunks: Sequence[Hunk]) -> bytes:
-    """A patch of some hunks of one diff, in its order, for ``git apply --unidiff-zero``.
+    """Make a patch of some hunks of one diff, in its order, for ``git apply --unidiff-zero``.
 
-    Lines have the numbers that they have without the hunks that are left out: there is no context by which git could
-    find them.
+    Line numbers are those without the hunks that are left out: there is no context by which git could find the lines.
     """
     parts: list[bytes] = []
     last: Hunk | None = None
@@ -106,9 +105,9 @@ def patch_of(hunks: Sequence[Hunk]) -> bytes:
 
 
 class Tree:
-    """A worktree of git, of a revision, which holds some of the hunks in which the working tree differs from that.
+    """A git worktree of a revision, which holds some of the hunks by which the working tree differs from that revision.
 
-    The working tree and its index are only read: the index is the worktree's own.
+    The working tree and its index are only read: the worktree has an index of its own.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -118,14 +117,14 @@ class Tree:
         self._held: tuple[Hunk, ...] = ()
 
     def hunks(self) -> list[Hunk]:
-        """All in which the working tree differs, with files that git does not track, but for those that it ignores."""
+        """All differences of the working tree, with untracked files, but without ignored ones."""
         of_root = f"--git-dir={self._git('rev-parse', '--absolute-git-dir').strip()}", f"--work-tree={self._root}"
         self._git(*of_root, "add", "--intent-to-add", "--ignore-removal", ".", folder=self._root)
         diff = self._diff(*of_root, folder=self._root, options=("--unified=0", "--inter-hunk-context=0"))
         return [hunk for text in _split(rb"diff --git ", diff)[1:] for hunk in _of_file(text)]
 
     def hold(self, hunks: Sequence[Hunk]) -> None:
-        """Make it hold these, of one diff and in its order, and no others."""
+        """Apply these hunks, of one diff and in its order, and take back all others."""
         for held, options in ((self._held, ["--reverse"]), (tuple(hunks), [])):
             if held:
                 self._patch.write_bytes(patch_of(held))
@@ -133,7 +132,7 @@ class Tree:
             self._held = () if options else held
 
     def patch(self) -> bytes:
-        """What it holds, with context, as ``git diff`` prints it."""
+        """The applied hunks with context, as ``git diff`` prints them."""
         return self._diff(options=("--unified=3",))
 
     def _diff(self, *of_root: str, folder: Path | None = None, options: Sequence[str] = ()) -> bytes:
@@ -148,10 +147,10 @@ class Tree:
 
 
 def smallest(items: Sequence[_Item], is_enough: Callable[[Sequence[_Item]], bool]) -> Sequence[_Item]:
-    """The fewest of some items that are enough: without any one of them they no longer are.
+    """Return a smallest sufficient set of items: without any one of them it is no longer enough.
 
     That is ddmin (Zeller and Hildebrandt, 2002): parts of the items are tried, then what is left without each, then
-    smaller parts. All of them are known to be enough, and none not to be; what cannot be told is not enough.
+    smaller parts. All items are known to be enough, and none not to be; an unresolved set counts as not enough.
     """
     tried = functools.cache(is_enough)
     items, count = tuple(items), 2

@@ -33,7 +33,7 @@ _IS_PUSHED = "startsWith(github.ref_name, 'pull-request/')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """What there is to find out about a repository, and the machine it lies on.
+    """The facts about a repository, and about this machine, that templates need.
 
     Attributes:
         branch: that pull requests go to.
@@ -41,9 +41,9 @@ class Repository:
         ranks: of a run.
         on_gpus: runs have a GPU per rank.
         is_here: this machine can run them.
-        requirement: what pip takes as this package.
-        install: what else it takes, as the shell reads it: the repository's own.
-        is_told_where_from: others can install this package from there, too.
+        requirement: what pip installs this package by.
+        install: further arguments of pip for the repository's own needs, as the shell reads them.
+        is_installable: others can install this package from there, too.
     """
 
     branch: str
@@ -54,7 +54,7 @@ class Repository:
     requirement: str
     install: str
     is_committed_to: bool
-    is_told_where_from: bool
+    is_installable: bool
 
     @property
     def run(self) -> str:
@@ -62,11 +62,11 @@ class Repository:
 
     @property
     def gate(self) -> str:
-        """Exact numbers in one process, on any machine."""
+        """The command that checks exact numbers in one process, on any machine."""
         return f"pytest suites/ --world-size {self.ranks} --distbench-backend=fake"
 
     def fill(self, name: str) -> str:
-        """A template, with others where a line says INCLUDE, indented as that line is."""
+        """Fill a template; a line with INCLUDE is replaced by another template with its indentation."""
         torch = hardware.installed_version("torch").partition("+")[0]
         values = {
             "WORLD_SIZE": str(self.ranks),
@@ -139,7 +139,7 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     if _ask_git(folder, "check-ignore", f"{found.baselines}/platform/case.json"):
         yield ""
         yield f".gitignore has {found.baselines}: take it out of there, as baselines are committed"
-    if to_replace and not found.is_told_where_from:
+    if to_replace and not found.is_installable:
         yield ""
         yield f"{found.requirement} was not installed from an index. Unless runners find it on one,"
         yield f"put a git URL ({_PACKAGE} @ git+https://...) or that of a wheel in its place:"
@@ -165,14 +165,14 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
 
 
 def record(folder: Path, gate: str) -> bool:
-    """Record what a gate compares with, in a process of its own; whether that worked."""
+    """Record the gate's baselines in another process; return whether that worked."""
     command = [sys.executable, *shlex.split(f"-m {gate} --distbench-update=new")]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return done.returncode == 0
 
 
 def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Repository:
-    """What a first suite depends on; with ``gpu`` and ``ranks`` as somebody wants them.
+    """Find what a first suite depends on; ``gpu`` and ``ranks`` override what this machine has.
 
     Raises:
         DistbenchError: it is no folder, or one inside of a repository.
@@ -185,7 +185,7 @@ def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Re
     remote = _ask_git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").partition("/")[2]
     needs = {"requirements.txt": "-r requirements.txt", "pyproject.toml": "-e .", "setup.py": "-e ."}
     install = dict.fromkeys(option for name, option in needs.items() if (folder / name).exists())
-    wanted, is_told = _requirement()
+    wanted, is_installable = _requirement()
     usual = [f"refs/{place}/{name}" for name in (_USUAL_BRANCH, "master") for place in ("heads", "remotes/origin")]
     known = _ask_git(folder, "for-each-ref", "--format=%(refname:lstrip=-1)", *usual).partition("\n")[0]
     if ranks is not None and ranks < 1:
@@ -201,7 +201,7 @@ def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Re
         requirement=wanted,
         install=" ".join(install),
         is_committed_to=bool(top),
-        is_told_where_from=is_told,
+        is_installable=is_installable,
     )
 
 
@@ -214,7 +214,7 @@ def _baselines_of(folder: Path) -> str:
 
 
 def _requirement() -> tuple[str, bool]:
-    """How pip gets this package, and whether it does so elsewhere: not where it was installed from a folder."""
+    """pip's requirement of this package, and whether it works on other machines: not for an install from a folder."""
     try:
         text = metadata.distribution(_PACKAGE).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -229,7 +229,6 @@ def _requirement() -> tuple[str, bool]:
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
-    """Empty where it has no answer, or is not there."""
     try:
         done = git.run(folder, *arguments)
     except OSError:
@@ -248,7 +247,7 @@ def _write_new(path: Path, text: str) -> bool:
 
 
 def _add_lines(path: Path, text: str) -> list[str]:
-    """Append what a file does not have, nor takes back, and say what that was."""
+    """Append the lines that a file neither has nor negates, and return them."""
     with _refused(path):
         old = path.read_bytes() if path.exists() else b""
         known = {line.strip().strip(b"!/") for line in old.splitlines()}
@@ -267,8 +266,8 @@ def _refused(path: Path) -> Iterator[None]:
     except OSError as error:
         in_the_way = isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError))
         todo = "move what is in its place" if in_the_way else "make its folder writable"
-        told = f"cannot write {path}: {error.strerror or error}; {todo}, and run this again: it keeps what is there"
-        raise DistbenchError(told) from error
+        message = f"cannot write {path}: {error.strerror or error}; {todo}, and run this again: it keeps what is there"
+        raise DistbenchError(message) from error
 
 
 INIT = Subcommand(

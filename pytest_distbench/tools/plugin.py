@@ -1,10 +1,10 @@
 """Hands a run's numbers to pytest-benchmark, pytest-html and Allure.
 
-pytest-benchmark is handed times where an option of its own asks for something: for its table, its JSON, its saved runs
-and its comparisons. The verdict of a test never depends on it: what goes over is measured and judged already. Each time
-becomes one benchmark, made as pytest-benchmark makes its own: ``BenchmarkFixture.pedantic`` with a clock that replays
-one round, which is the judged number, so that whatever is read of its statistics agrees with our tables. The other two
-leave out what JUnit and JSON reports show.
+pytest-benchmark gets times if one of its own options asks for something: for its table, its JSON, its saved runs and
+its comparisons. No verdict depends on it: all that it gets is measured and judged already. Each time becomes one
+benchmark, made as pytest-benchmark makes its own: ``BenchmarkFixture.pedantic`` with a timer that replays one round,
+which is the judged number, so that its statistics agree with our tables. The other two get what JUnit and JSON reports
+show.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _ITS_FIXTURE = "benchmark"
 
 
 class PytestBenchmarkPlugin:
-    """Registered as a pytest plugin of its own, because most runs do without it."""
+    """Hands results to pytest-benchmark; a pytest plugin of its own, because most runs do without it."""
 
     def __init__(self) -> None:
         self._attempts = carry.Attempts()
@@ -87,10 +87,10 @@ class PytestBenchmarkPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-        """Our tests are benchmarks: ``--benchmark-only`` runs them, ``--benchmark-skip`` does not.
+        """Treat our tests as benchmarks: ``--benchmark-only`` runs them, ``--benchmark-skip`` does not.
 
-        pytest-benchmark knows a benchmark by the name of its fixture. Ours do not need the fixture itself, so they have
-        the name while it looks.
+        pytest-benchmark recognises a benchmark by the name of its fixture. Our tests do not need the fixture itself, so
+        they have the name only meanwhile.
         """
         found: list[list[str]] = []
         if config.pluginmanager.get_plugin("pytest-benchmark") is not None:
@@ -110,7 +110,7 @@ class PytestBenchmarkPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
+        """Hand over results outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
         receiver = session.config.pluginmanager.get_plugin("pytest-benchmark")  # None if blocked, as by --codspeed
         if receiver is not None and not receiver.disabled:  # by --benchmark-disable or -n
             results = self._attempts.cases()
@@ -128,10 +128,10 @@ class PytestBenchmarkPlugin:
 def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
     """Every judged time of every case, except of cases whose ranks failed: those measured only a part.
 
-    Each is a node as pytest-benchmark reads one, with ``judged_s``, the judged number. It is called by the
-    test's function, id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``nodeid`` has the test's path besides,
-    and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
-    ``--benchmark-group-by=param:NAME`` can use.
+    Each is a node as pytest-benchmark reads one, with ``judged_s``, the judged number. Its name is the test's function,
+    id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``nodeid`` has the test's path besides, and comparisons
+    use it. A case is a group, so that a sweep is one table. ``--benchmark-group-by=param:NAME`` can use
+    ``callspec.params``.
     """
     from pytest_distbench.report.verdicts import launches_by_metric
 
@@ -143,9 +143,9 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
 
 
 def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
-    """Add our benchmarks to those of pytest-benchmark's session; of a test that ran twice, the last run counts.
+    """Add our benchmarks to those of pytest-benchmark's session; if a test ran twice, the last run counts.
 
-    AttributeError, TypeError, ImportError: its interface is not the one of versions 5.2 to 5.3.
+    Raises AttributeError, TypeError or ImportError if its interface is not that of versions 5.2 to 5.3.
     """
     from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -165,7 +165,7 @@ def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None
 
 
 def _replay(judged_s: float) -> Callable[[], float]:
-    """A clock that is read before and after the round. It starts at 0.0, so no digit is lost."""
+    """A timer that is read before and after the round. It starts at 0.0, so no digit is lost."""
     readings = iter((0.0, judged_s))
 
     def distbench_judged() -> float:

@@ -18,7 +18,7 @@ from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted
 
 RECORD, PATCH, TROUBLE = "run.json", "patch", "trouble"
-"""Files by which the plugin in pytest answers, in a folder: what ran, what was found, and why nothing could be."""
+"""Files in which the plugin in pytest answers: the run record, the patch, and why there can be none."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

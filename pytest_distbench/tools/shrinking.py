@@ -1,4 +1,4 @@
-"""pytest's side of ``distbench shrink``, loaded by ``-p``: the first case that is red is launched with parts of a diff.
+"""pytest's side of ``distbench shrink``, loaded by ``-p``: the first red case is launched with parts of a diff.
 
 The test itself runs once, from the working tree, and gives all launches the same parameters. So its hunks are no
 candidates: those of files that pytest collects, of conftest.py, of the ini file and of baselines. They stay as in the
@@ -38,12 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Shrinking(config))
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     print(escape(line), file=sys.stderr, flush=True)
 
 
 class Shrinking:
-    """Makes the reference's worktree ready before the first test, and shrinks after the first that is red."""
+    """Prepares the worktree of the baseline commit before the first test, and shrinks the diff at the first red one."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -54,7 +54,7 @@ class Shrinking:
         self._item = item if is_ours(item) else None
         if self._item is None or id(session := session_for(item)) in self._trees:
             return
-        session.launching.on_wait = self._tell_uncaptured  # what pytest prints is not seen
+        session.launching.on_wait = self._print_uncaptured  # what pytest prints is not seen
         variant = session.launching.compared_with
         assert variant is not None
         assert variant.revision is not None
@@ -74,7 +74,7 @@ class Shrinking:
         self._trees[id(session)] = tree, tests, code
 
     def pytest_runtest_logfinish(self) -> None:
-        """Here, because pytest captures nothing at this moment."""
+        """Shrink in this hook, because pytest captures nothing at this moment."""
         if self._item is None or (made := self._item.stash.get(MADE, None)) is None:
             return
         session = session_for(self._item)
@@ -93,11 +93,11 @@ class Shrinking:
             self._item.session.shouldfail = "shrink has found its patch"
             return
 
-    def _tell_uncaptured(self, line: str) -> None:
+    def _print_uncaptured(self, line: str) -> None:
         capture = self._config.pluginmanager.getplugin("capturemanager")
         assert capture is not None
         with capture.global_and_fixture_disabled():
-            _tell(line)
+            _print(line)
 
     def _is_of_tests(self, path: Path) -> bool:
         assert self._item is not None
@@ -120,13 +120,13 @@ class Shrinking:
 
 
 class _RedCase:
-    """A case that has run beside the reference, and the exact metrics that are worse than there."""
+    """A case that was compared with the baseline commit, and its exact metrics that fail, but not there."""
 
     def __init__(self, session: Session, run: Run, tree: Tree, tests: Sequence[Hunk], code: Sequence[Hunk]) -> None:
         assert run.judged is not None
         self._launching = session.launching
         self._source = run.source
-        self._reference = session.reference(run.request)
+        self._baseline = session.reference(run.request)
         self._launched = run.request.launched
         self._tree, self._tests, self._code = tree, tests, code
         self._name, self._headline = run.request.nodeid, conclude(run.judged, session.settings.policy).headline
@@ -135,7 +135,7 @@ class _RedCase:
         self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.references[0])
 
     def shrink(self) -> bytes:
-        """The patch of the fewest hunks with which one of the metrics is still worse.
+        """Return the patch of the fewest hunks with which one of the metrics still fails.
 
         Raises:
             DistbenchError: the case cannot be launched with some of the hunks, or is not red with all of them.
@@ -147,8 +147,8 @@ class _RedCase:
             )
         began_at, other, count = time.monotonic(), self._launching.compared_with, counted(len(self._code), "hunk")
         of_tests = f", and in {len(self._tests)} of tests, which stay" if self._tests else ""
-        _tell(f"{other} and the working tree differ in {count}{of_tests}")
-        _tell(f"red: {self._name}: {self._headline}")
+        _print(f"{other} and the working tree differ in {count}{of_tests}")
+        _print(f"red: {self._name}: {self._headline}")
         if not self._is_red(self._code):
             raise DistbenchError(
                 f"{self._name} is red in the working tree, but not in {other} with all hunks"
@@ -156,26 +156,26 @@ class _RedCase:
                 "submodule? distbench_against_link in the ini file links what git ignores"
             )
         found = smallest(self._code, self._is_red)
-        told = f"{len(found)} of {count} {'is' if len(found) == 1 else 'are'} enough"
+        said = f"{len(found)} of {count} {'is' if len(found) == 1 else 'are'} enough"
         if others := [hunk for hunk in self._code if hunk not in found]:
             is_red = self._is_red(others)
-            told += f", and the others are {'red too' if is_red else 'unresolved' if self._why_unresolved else 'green'}"
+            said += f", and the others are {'red too' if is_red else 'unresolved' if self._why_unresolved else 'green'}"
         self._tree.hold(found)
         seconds = time.monotonic() - began_at
-        _tell(f"{told}: {counted(self._launches, 'launch')} in {about(seconds)}, {self._unresolved} unresolved")
+        _print(f"{said}: {counted(self._launches, 'launch')} in {about(seconds)}, {self._unresolved} unresolved")
         return self._tree.patch()
 
     def _failing(self, launch: LaunchRecord) -> set[str]:
-        """The exact metrics of a launch that fail. Without noisy ones, which take many pairs, if both have them."""
+        """Exact metrics of a launch that fail, without noisy ones that both have, which would take many pairs."""
         pair = launch, self._source.references[0]
         ours, theirs = ({m.key for m in record.measurements if m.is_noisy} for record in pair)
         kept = ([m for m in record.measurements if m.key not in ours & theirs] for record in pair)
         source = copy.copy(self._source)
         source.launches, source.references = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
-        return {v.metric for v in self._reference.judge(source) if v.is_failure and v.is_exact}
+        return {v.metric for v in self._baseline.judge(source) if v.is_failure and v.is_exact}
 
     def _is_red(self, hunks: Sequence[Hunk]) -> bool:
-        """Whether one of the metrics is worse with these hunks. What cannot be applied or launched is unresolved."""
+        """Whether one of the metrics fails with these hunks; False if they cannot be applied or launched."""
         variant = self._launching.compared_with
         assert variant is not None
         assert self._launched is not None
@@ -196,5 +196,5 @@ class _RedCase:
         self._unresolved += bool(self._why_unresolved)
         is_red = not self._why_unresolved and bool(self._failing(record) & self.metrics)
         known = f"unresolved: {self._why_unresolved}" if self._why_unresolved else "red" if is_red else "green"
-        _tell(f"  {counted(len(hunks), 'hunk')}: {known[:_LONGEST]}")
+        _print(f"  {counted(len(hunks), 'hunk')}: {known[:_LONGEST]}")
         return is_red

@@ -1,4 +1,4 @@
-"""``distbench baseline export`` and ``import``: stored entries as files, and back; and numbers of nccl-tests."""
+"""``distbench baseline export`` and ``import``: baseline files as one file, and back; and numbers of nccl-tests."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def write_json(files: Iterable[BaselineFile], out: BinaryIO) -> None:
     out.writelines(encode(file) + b"\n" for file in files)
 
 
-def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
-    """The entries of an exported JSON file, or of another store's folder, one at a time, and where each stands."""
+def exported_baselines(source: Path) -> Iterator[tuple[str, BaselineFile]]:
+    """Read the baselines of an exported JSON file or a baseline directory, one at a time, each with its place."""
     if source.is_dir():
         for platform in Baselines(source, "").platforms():
             yield from ((f"{source}, {platform}", file) for file in Baselines(source, platform).read_all())
@@ -57,30 +57,30 @@ def entries_of(source: Path) -> Iterator[tuple[str, BaselineFile]]:
         raise StoredFileError(source, f"cannot read: {error.strerror or error}", _WANTED) from error
 
 
-ENTRY_COLUMNS: Mapping[str, ColumnType] = {
+BASELINE_COLUMNS: Mapping[str, ColumnType] = {
     "platform": str, "test": str, "key": str, "world_size": int, "backend": str, "launcher": str, "workload": str,
     "metric": str, "unit": str, "better": str, "launch": int, "value": float,
 }  # fmt: skip
-"""Of stored entries; ``metric`` is the metric's name and point."""
+"""Columns of exported baselines; ``metric`` is the metric's name and point."""
 
 
-def entry_rows(files: Iterable[BaselineFile]) -> DataTable:
+def baseline_rows(files: Iterable[BaselineFile]) -> DataTable:
     def rows() -> Iterator[tuple[object, ...]]:
         for file in files:
-            entry, under = file.entry, file.entry.conditions
-            case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
-            for key, metric in entry.metrics.items():
+            own, under = file.entry, file.entry.conditions
+            case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, own.workload)
+            for key, metric in own.metrics.items():
                 yield from ((*case, key, m.unit, m.better, launch, m.value) for launch, m in enumerate(metric))
 
-    return DataTable(ENTRY_COLUMNS, rows())
+    return DataTable(BASELINE_COLUMNS, rows())
 
 
 _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
     "json": write_json,
-    "csv": lambda files, out: write_csv(entry_rows(files), out),
-    "parquet": lambda files, out: write_parquet(entry_rows(files), out),
+    "csv": lambda files, out: write_csv(baseline_rows(files), out),
+    "parquet": lambda files, out: write_parquet(baseline_rows(files), out),
 }
-"""Writers of the formats; only JSON can be imported again."""
+"""Writers by format; only JSON can be imported again."""
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--as", dest="kind", choices=("bounds", "baseline"), default="", help="what to make of the numbers"
     )
-    for name, taken, default, told in (
+    for name, taken, default, text in (
         ("test", "NODEID", "", "test that gets them: 'suites/a.py::test_b[float32-ws8]'"),
         ("world-size", "N", None, "ranks of that test (default: as the file says)"),
         ("backend", "NAME", "nccl", "of that test (default: nccl)"),
@@ -127,13 +127,13 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         ("max-size", "SIZE", "", "largest message, such as 64MiB"),
     ):
         given: dict[str, Any] = {"choices": taken} if isinstance(taken, tuple) else {"metavar": taken}
-        group.add_argument(f"--{name}", default=default, type=int if default is None else str, help=told, **given)
+        group.add_argument(f"--{name}", default=default, type=int if default is None else str, help=text, **given)
 
 
 def _export(options: argparse.Namespace) -> Iterator[str]:
     number = 0
 
-    def count_entries() -> Iterator[BaselineFile]:
+    def count_files() -> Iterator[BaselineFile]:
         nonlocal number
         for file in read_chosen(options):
             number += 1
@@ -143,10 +143,10 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
     if options.output is None:
         if options.format == "parquet":
             raise ConfigurationError("export --format parquet is no text: give -o FILE")
-        write(count_entries(), sys.stdout.buffer)
+        write(count_files(), sys.stdout.buffer)
         return
     with replace_file(options.output, next_step="Give -o a writable place") as out:
-        write(count_entries(), out)
+        write(count_files(), out)
     yield f"{counted(number, 'baseline')} written to {options.output}"
 
 
@@ -159,12 +159,12 @@ def _import(options: argparse.Namespace) -> Iterator[str]:
 
     def chosen() -> Iterator[tuple[str, BaselineFile]]:
         for source in options.source:
-            for place, file in entries_of(source):
+            for place, file in exported_baselines(source):
                 if choice(file.name) and options.platform in ("", file.platform):
                     yield place, file
 
     seen: dict[BaselineName, tuple[str, bytes]] = {}
-    with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
+    with contextlib.suppress(StoredFileError):  # reported below, when what stands before it is in
         for place, file in chosen():
             digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
             first, known = seen.setdefault(file.name, (place, digest))
@@ -192,7 +192,7 @@ _TEST = re.compile(r"(?P<test>[^[\]]+::[^[\]]+?)(?:\[(?P<case>.*)\])?")
 
 
 def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
-    """``import --as bounds|baseline``: numbers of nccl-tests and rccl-tests become those of a test."""
+    """Import numbers of nccl-tests and rccl-tests as bounds or baseline of a test, by ``--as``."""
     name = _name(options)
     in_place = options.column == "in-place"
     least = parse_bytes(options.min_size)
@@ -232,21 +232,21 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
 def _store(options: argparse.Namespace, name: BaselineName, ranks: int, made: Mapping[str, Any]) -> str:
     store = Baselines(options.baselines, name.platform)
     stored = store.read(name.test, name.key)
-    entry = stored or BaselineEntry(
+    content = stored or BaselineEntry(
         workload="",
         conditions=Conditions(world_size=ranks, backend=options.backend, launcher=options.launcher),
         software={},
         metrics={},
     )
-    if (stored_ranks := entry.conditions.world_size) != ranks:
+    if (stored_ranks := content.conditions.world_size) != ranks:
         raise ConfigurationError(f"{name} is stored with {stored_ranks} ranks; these numbers are of {ranks}")
     field = "bounds" if options.kind == "bounds" else "metrics"
-    before: dict[str, Any] = getattr(entry, field)
+    before: dict[str, Any] = getattr(content, field)
     both = {**before, **made} if options.existing == "replace" else {**made, **before}
     kept = sum(key in before for key in made) if options.existing == "keep" else 0
     changed = sum(before.get(key) != value for key, value in both.items())
     if changed:
-        store.write(name.test, name.key, replace(entry, **{field: both}), sync=False)
+        store.write(name.test, name.key, replace(content, **{field: both}), sync=False)
     there = f", {kept} there already were kept (--existing replace)" if kept else ""
     done = "new" if stored is None else "changed" if changed else "kept"
     return f"{done}  {name.platform}  {name}: {changed} {field}{there}"
@@ -278,10 +278,10 @@ def _ranks(outputs: list[PerfOutput], given: int | None) -> int:
             raise ConfigurationError(
                 f"the runs are of several {what}, {', '.join(map(str, sorted(found, key=str)))}: import one"
             )
-    told = next((output.ranks for output in outputs if output.ranks is not None), None)
-    if given is not None and told is not None and given != told:
-        raise ConfigurationError(f"--world-size {given}: the numbers are of {told} ranks")
-    if (ranks := given if given is not None else told) is None or ranks < 1:
+    said = next((output.ranks for output in outputs if output.ranks is not None), None)
+    if given is not None and said is not None and given != said:
+        raise ConfigurationError(f"--world-size {given}: the numbers are of {said} ranks")
+    if (ranks := given if given is not None else said) is None or ranks < 1:
         raise ConfigurationError("the files do not say how many ranks there were: give --world-size N")
     return ranks
 
@@ -295,14 +295,14 @@ IMPORT = Subcommand(
 NCCL_DTYPES = {
     "float32": "float", "float16": "half", "float64": "double", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
 }  # fmt: skip
-"""What torch calls a type -> what these tools call it, where that differs."""
+"""dtypes: torch name -> name in nccl-tests and rccl-tests, if it differs."""
 
 NCCL_REDOPS = {"product": "prod"}  # the same of reduce operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfRow:
-    """One message size, in place or not, as the tool names things; ``busbw`` is in GB/s."""
+    """A row of one message size, in place or not, in the tool's names; ``busbw`` is in GB/s."""
 
     size: int
     dtype: str
@@ -329,14 +329,14 @@ _WRONG_TOTAL = re.compile(r"^# Out of bounds values\s*:\s*(\d+)")
 _END = re.compile(r"^# Avg bus bandwidth\s*:")
 _SIDES = re.compile(r"out-of-place|in-place")
 _LOG = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE|ERROR|version)\b")
-"""What NCCL_DEBUG prints between the lines of a table."""
+"""Lines of NCCL_DEBUG between the lines of a table."""
 
 _CPU_TIME = "cputime"
 _AS_WRITTEN = "Give the file as the tool wrote it"
 _WHOLE_RUN = "Give the output of a whole run"
 _CORRECT = "Correct the line, or give the output of a whole run"
 _CPU_TIME_ONLY = "holds the CPU's time of each call (-C 1), not how long it lasts", "Measure again without -C 1"
-"""A problem, and what to do."""
+"""The problem of a file with CPU times, and what to do."""
 
 
 def read_perf_output(path: Path) -> Sequence[PerfOutput]:
@@ -380,12 +380,12 @@ class PerfOutput:
     """One run, as far as its lines are read.
 
     Attributes:
-        program: ``all_reduce_perf``; empty where the output does not say.
-        ranks: of the group; None where the output does not say.
-        device: of the first rank; empty where the output does not say.
+        program: such as ``all_reduce_perf``, or "" if the output does not say.
+        ranks: of the group, or None if the output does not say.
+        device: of the first rank, or "" if the output does not say.
         rows: in the order they were measured, at least one.
         is_whole: whether the tool came to its end.
-        groups: ranks by the group that they are of.
+        groups: ranks by their group.
     """
 
     program: str = ""
@@ -544,7 +544,7 @@ def _row(head: Mapping[str, Any], time_us: object, busbw: object, *, in_place: b
 
 
 def _number(value: object) -> float:
-    """A number of zero or more; in a table it is a text."""
+    """Convert a number of 0 or more, which is text in a table; ValueError for anything else."""
     number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     if not 0 <= number < math.inf:
         raise ValueError(f"{show(value)} is no number")
@@ -557,7 +557,7 @@ _OUR_REDOPS = {theirs: ours for ours, theirs in NCCL_REDOPS.items()}
 def choose_rows(
     output: PerfOutput, *, in_place: bool, dtype: str = "", redop: str = "", least: int = 1, most: float = math.inf
 ) -> list[PerfRow]:
-    """The rows of one type and one reduce operation, as torch or as the tool calls them; empty: the only one there is.
+    """The rows of one dtype and one reduce op, in torch's or the tool's names; "" stands for the only one there is.
 
     Args:
         least: bytes of the smallest message, as ``most`` of the largest.

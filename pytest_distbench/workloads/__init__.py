@@ -1,10 +1,10 @@
-"""What is measured: the sweep of collectives, and helpers for trainings. Both run in ranks.
+"""The measured work: the sweep of collectives, and helpers for trainings. Both run in ranks.
 
-The tables of operations, element types and sizes are read by pytest's process too, and import no torch.
+pytest's process reads the tables of operations, element types and sizes too, so they import no torch.
 """
 
 COMMUNICATION = ("on", "off")
-"""Whether the ranks send gradients: without it, a step takes what it computes. The first is the default."""
+"""Whether ranks send gradients (without, a step takes its computing alone); the first value is the default."""
 
 RATE_UNCERTAINTY = "samples_per_second_uncertainty"
 RATE_JITTER = "samples_per_second_jitter"
@@ -14,4 +14,4 @@ RATE_COMMUNICATION = "communication"  # fact: one of :data:`COMMUNICATION`
 RATE_RANKS_PER_NODE = "ranks_per_node"  # fact: of the ranks, on this rank's host
 
 EFFICIENCY = "scaling_efficiency"
-"""Derived of the runs, at so many ``workers``; where the call of the fixture has a name, that stands before it."""
+"""Derived metric of runs at ``workers``; the name of the fixture's call, if any, stands before it."""

@@ -1,7 +1,7 @@
-"""The calls of a sweep: supported, checked element by element, and made ready before the clock runs.
+"""The calls of a sweep: supported, checked element by element, and prepared before timing begins.
 
-A backend is asked whether it takes a call, with the call itself. What arrives is checked in bounded memory. A device
-is warmed up until its clocks are steady: a GPU that was idle takes up to seconds to raise them.
+The call itself shows whether a backend supports it. Results are checked in bounded memory. A device is warmed up until
+its clocks are steady: an idle GPU takes up to seconds to raise them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one iteration does; on a rank that looks on there are no buffers and no form."""
+    """The call of one iteration; an idle rank has no buffers and no form."""
 
     buffers: Sequence[Buffers]
     form: Form | None
     run: Callable[[], object]
 
     def copy(self) -> None:
-        """Copy what is sent to where it is reduced: outside the clock, where torch has an operation in place only."""
+        """Copy the input to where it is reduced, untimed: torch has some operations in place only."""
         for sent, received, _ in self.buffers:
             received.copy_(sent)
 
@@ -45,7 +45,7 @@ class Call:
 def join(rank: RankContext, name: str | int) -> Form | None:
     """Make the groups that call at the same time. A collective call.
 
-    It gives how this rank calls in its group; None where it has none.
+    Returns how this rank calls in its group, or None if it has none.
     """
     form = None
     for ranks in groups_of(name, rank.world_size):
@@ -58,10 +58,10 @@ def join(rank: RankContext, name: str | int) -> Form | None:
 class Calls:
     """The calls of one operation, on zeroed memory. Zeros stay zeros under a sum, however often it is repeated.
 
-    Without a form this rank looks on, at a group of ``size`` ranks. A message has several ``parts``, which are sent
-    ``together``. In place the smaller buffer is a part of the larger one, the caller's; or they are the same. The
-    largest message has ``largest`` elements, and the memory behind each buffer at least ``least_bytes``. With
-    ``shifts_root`` the next rank is the root each time.
+    Without a form this rank is idle, next to a group of ``size`` ranks. A message has several ``parts``, which are sent
+    ``together``. In place the smaller buffer is this rank's part of the larger one, or both are the same. The largest
+    message has ``largest`` elements, and the memory behind each buffer at least ``least_bytes``. With ``shifts_root``
+    each call has the next rank as its root.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Calls:
 
     @property
     def period(self) -> int:
-        """How many calls follow each other before one is like the first."""
+        """Number of calls until one is like the first again."""
         return len(self._forms)
 
     def make(self, elements: int, k: int, *, at: int | None = None) -> Call:
-        """The call of iteration ``k``, on buffers of its own, or on those of iteration ``at``; elements: of a part."""
+        """Make the call of iteration ``k``, ``elements`` per part, on its own buffers or those of iteration ``at``."""
         form = self._forms[k % self.period]
         if form is None:
             return Call((), None, lambda: None)  # another group calls
@@ -134,9 +134,9 @@ class Calls:
 
 @contextlib.contextmanager
 def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[None]:
-    """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
+    """Allocate what is made inside from NCCL's allocator, and register it with the default group at the end.
 
-    As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
+    torch's documentation of memory pools does the same. ``kept`` is given the pool, which has to outlive its memory.
     """
     group = dist.group.WORLD
     backend = group._get_backend(device) if group is not None else None
@@ -174,12 +174,11 @@ _LONGEST = 200
 
 
 def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[], Call | None]) -> str:
-    """Why the backend refuses a call, in its words; empty where it takes it. A collective call.
+    """Why the backend refuses a call, in its words, or "". A collective call.
 
-    Backends look at the element type and the reduce operation before anything is sent, in every rank, so the group is
-    usable afterwards. That it is the pair they refuse, and not a call that is wrong whatever it sends, is found out
-    with the same call in float32.
-    ``make_usual`` makes the same call of a pair that every backend takes; None where that is the call itself.
+    Backends check the element type and the reduce operation before anything is sent, in every rank, so the group is
+    usable afterwards. ``make_usual`` makes the same call in float32, which every backend takes: if it fails too, the
+    call is wrong, and its error is raised. It returns None if the call is in float32 already.
     """
     call = make()
     error = _try(call)
@@ -192,8 +191,8 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
         return ""
     rank.note_refusal()
     calling = rank.sum_over_ranks(int(call.form is not None))
-    told = zlib.crc32(reason.encode())
-    if refused != calling or rank.sum_over_ranks(told) != calling * rank.agree(told):
+    digest = zlib.crc32(reason.encode())
+    if refused != calling or rank.sum_over_ranks(digest) != calling * rank.agree(digest):
         raise RecordingError(
             f"the backend takes this call in some ranks and refuses it in {refused:.0f}: {reason or 'taken here'}"
         ) from error
@@ -205,7 +204,7 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
 
 
 def expect_sums(rank: RankContext, dtype: str) -> None:
-    """Skip the body in all ranks where the backend does not sum elements of a type. A collective call."""
+    """Skip the body in all ranks if the backend does not sum elements of a dtype. A collective call."""
     form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
 
     def summing(name: str) -> Call:
@@ -226,7 +225,7 @@ def _try(call: Call) -> Exception | None:
 
 
 CHUNK_ELEMENTS = 2**22
-"""Made and compared at once: the check of a message takes some 100 MiB besides its buffers, however large it is."""
+"""Elements that are made and compared at once: a check takes some 100 MiB besides the buffers of any message."""
 
 _WITHOUT_COMPARISON = {
     torch.float8_e4m3fn: torch.uint8,
@@ -235,11 +234,11 @@ _WITHOUT_COMPARISON = {
     torch.uint32: torch.int32,
     torch.uint64: torch.int64,
 }
-"""Types that torch cannot compare -> as what their bits can be."""
+"""dtypes that torch cannot compare -> dtypes as which their bits can be compared."""
 
 
 def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: bool = False) -> tuple[int, str]:
-    """Wrong elements of one call, summed over ranks, and the first wrong one of this rank as text. A collective call.
+    """Return wrong elements of a call, summed over ranks, and this rank's first one as text. A collective call.
 
     The buffers hold zeros afterwards.
     """
@@ -275,7 +274,7 @@ def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: b
 
 
 def count_wrong_sums(rank: RankContext, message: torch.Tensor, reduce: Callable[[], object]) -> tuple[int, str]:
-    """The same of a message that is summed in place by whatever calls: ``reduce`` leaves the sum over ranks in it."""
+    """Check like :func:`count_wrong` a message into which ``reduce`` writes the sum over ranks."""
     form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
     return count_wrong(rank, operation("all_reduce"), Call((Buffers(message, message),), form, reduce))
 
@@ -320,13 +319,13 @@ WINDOWS = 3
 MOST_S = 5.0
 
 _EQUAL = 0.02
-"""Times of windows that differ by no more than this share are the same: the steps of a GPU's clock are 1 to 2 %."""
+"""Share by which equal times of windows may differ: the steps of a GPU's clock are 1 to 2 %."""
 
 
 def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
-    """Call until the last windows of time took equally long a call, or :data:`MOST_S` are over. A collective call.
+    """Call until the last windows of time took equally long per call, or :data:`MOST_S` are over. A collective call.
 
-    Rank 0's times decide for all. It gives the number of windows that were needed.
+    Rank 0's times decide for all. Returns the number of windows.
     """
     each_s = _time(rank, call, 1)
     times: list[float] = []
@@ -340,7 +339,7 @@ def warm_up(rank: RankContext, call: Callable[[], object]) -> int:
 
 
 def is_steady(times: Sequence[float]) -> bool:
-    """Whether the last :data:`WINDOWS` agree."""
+    """Whether the last :data:`WINDOWS` times agree."""
     last = times[-WINDOWS:]
     return len(last) == WINDOWS and max(last) - min(last) <= _EQUAL * statistics.median(last)
 

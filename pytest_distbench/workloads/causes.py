@@ -1,6 +1,6 @@
-"""What may explain that messages are slower: which sizes are, by call or by byte, and which ranks and links.
+"""Causes of slower messages: the sizes that are slower, by call or by byte, and the ranks and links that are slow.
 
-Links are slow among those that are, or by their times alone. Pure, no I/O.
+A link is slow by its verdict, or by its time compared with the others'. Pure, no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STANDS_OUT = 1.8  # a link that takes so many times as long as a typical one sta
 
 
 class Link(NamedTuple):
-    """Two ranks and the way from one to the other."""
+    """Two ranks, and the direction from one to the other."""
 
     source: int
     target: int
@@ -31,12 +31,12 @@ class Link(NamedTuple):
 
 
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
-    """The link of a metric, or None if it is of none."""
+    """The link of a metric, or None."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
 
 
 def by_link(verdicts: Iterable[Finding]) -> dict[str, dict[Link, Finding]]:
-    """Metric -> link -> its verdict; what is of no link is passed over."""
+    """Metric -> link -> its verdict; verdicts without a link are left out."""
     found: dict[str, dict[Link, Finding]] = {}
     for verdict in verdicts:
         if (link := link_at(verdict.at)) is not None:
@@ -45,20 +45,20 @@ def by_link(verdicts: Iterable[Finding]) -> dict[str, dict[Link, Finding]]:
 
 
 def times_of(verdicts: Mapping[Link, Finding]) -> dict[Link, float]:
-    """What each link takes, in a unit of its metric's own: of a rate its inverse."""
+    """Time of each link, in a unit of its metric; for a rate its inverse."""
     known = {link: (v.current, METRIC_KINDS[v.better].sign) for link, v in verdicts.items() if v.current}
     return {link: 1 / value if sign < 0 else value for link, (value, sign) in known.items()}
 
 
 Slow = tuple[tuple[int, ...], tuple[Link, ...], tuple[int, ...], tuple[int, ...]]
-"""Ranks whose links are all slow while some of others are not; slow links of other ranks; and of these ranks those that
-every link from is slow, where links were measured both ways, and those that every link to is."""
+"""Ranks whose links are all slow while some of others are not; slow links of other ranks; and, of these ranks, those
+with every outgoing link slow, and those with every incoming one, if links were measured both ways."""
 
 
 def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
-    """Name the ranks whose links are all slow, and the slow links that are left.
+    """Find the ranks whose links are all slow, and the slow links that are left.
 
-    Where all links are slow it is no rank's fault; and of two ranks neither can be told from their link.
+    If all links are slow it is no rank's fault; and of two ranks neither can be blamed for their link.
     """
     ranks = sorted({rank for link in measured for rank in link})
     if len(slow) == len(measured):
@@ -77,9 +77,9 @@ def find_slow(slow: Collection[Link], measured: Collection[Link]) -> Slow:
 
 
 def typical_time(times: Mapping[Link, float]) -> float | None:
-    """Median of the fastest links, as many as there are without one rank: a slow rank does not move it.
+    """Median of the fastest links, as many as there are without one rank, so that a slow rank does not change it.
 
-    None where one rank's links are all there are: of two ranks.
+    None if there are links of one rank alone, as between two ranks.
     """
     ranks = len({rank for link in times for rank in link})
     others = len(times) * (ranks - 2) // ranks if ranks else 0
@@ -87,14 +87,14 @@ def typical_time(times: Mapping[Link, float]) -> float | None:
 
 
 def imbalance(times: Mapping[Link, float]) -> float:
-    """How many times as long as a typical link the slowest takes; of three ranks or more."""
+    """Time of the slowest link over that of a typical one; of three ranks or more."""
     typical = typical_time(times)
     assert typical is not None
     return max(times.values()) / typical
 
 
 def outliers(times: Mapping[Link, float], share: float = STANDS_OUT) -> list[Link]:
-    """Links that take more than this share of a typical one's time."""
+    """Links that take more than ``share`` times as long as a typical one."""
     typical = typical_time(times)
     return [] if typical is None else [link for link, seconds in times.items() if seconds > share * typical]
 
@@ -150,7 +150,7 @@ def fit_link_terms(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 def slow_sizes(result: CaseResult) -> Iterator[Finding]:
-    """Which sizes of a sweep are slower, and whether a call or a byte costs more."""
+    """Name the slower sizes of a sweep, and whether a call or a byte costs more."""
     timed = [v for v in result.verdicts if v.unit == "s" and v.current and v.baseline]
     sweeps = grouped((v.name, v) for v in timed if set(v.at) == {"message_bytes"})
     for name, verdicts in sweeps.items():
@@ -160,9 +160,9 @@ def slow_sizes(result: CaseResult) -> Iterator[Finding]:
             latency_now, rate_now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
             latency = movement(latency_then, latency_now, format_seconds)
             bandwidth = movement(rate_then, rate_now, lambda rate: f"{rate * 1e9:.3g} s/GB")
-            told = f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
+            said = f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
             terms = [f"latency term {latency}, bandwidth term {bandwidth}"]
-            yield Finding(code="slower-sizes", metric=name, reason=told, differences=terms)
+            yield Finding(code="slower-sizes", metric=name, reason=said, differences=terms)
 
 
 def _size(verdict: Finding) -> int:
@@ -170,9 +170,9 @@ def _size(verdict: Finding) -> int:
 
 
 def slow_links(result: CaseResult) -> Iterator[Finding]:
-    """Which ranks and links are slow.
+    """Name slow ranks and links.
 
-    From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too.
+    They are found from links that regressed, and from links beyond the bound of the imbalance if that is exceeded.
     """
     matrices = by_link(result.verdicts)
     bounds = {
@@ -200,10 +200,10 @@ def slow_links(result: CaseResult) -> Iterator[Finding]:
             where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
             named.append(f"rank {link.source} to rank {link.target}{where}: this link is slow")
         others = "" if measured == 1 else f" of {measured} links"
-        told = [f"{line} ({' and '.join(names)}{others})" for line in named[:MOST_DIFFERENCES]]
+        said = [f"{line} ({' and '.join(names)}{others})" for line in named[:MOST_DIFFERENCES]]
         more = len(named) - MOST_DIFFERENCES
-        yield from (Finding(code="slower-links", reason=line) for line in told[:-1])
-        yield Finding(code="slower-links", reason=told[-1], differences=[f"and {more} more links"] if more > 0 else [])
+        yield from (Finding(code="slower-links", reason=line) for line in said[:-1])
+        yield Finding(code="slower-links", reason=said[-1], differences=[f"and {more} more links"] if more > 0 else [])
 
 
 def which(hit: Sequence[int], sizes: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The collective operations a sweep can measure: how torch is called, what arrives, nccl-tests' sizes and factors.
+"""The collective operations of a sweep: how torch is called, the expected results, and nccl-tests' sizes and factors.
 
 Definitions as in nccl-tests (``doc/PERFORMANCE.md`` and ``src/*.cu``): ``S`` is the larger of the bytes one rank sends
 and receives, ``algbw = S / t``, ``busbw = algbw * factor``. pytest's process reads the table too, so nothing here
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _OLDER = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
-"""What torch before 2.13 calls it; later ones warn of that name."""
+"""Name in torch 2.13 and later -> name before, of which later ones warn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Form:
     Attributes:
         ranks: of the group, as the default group counts them.
         rank: this rank's place in the group.
-        group: None: the default group.
+        group: None stands for the default group.
         redop: name of the reduce operation.
         root: in the group.
         is_async: the call returns a work to wait for.
@@ -53,7 +53,7 @@ class Form:
         object.__setattr__(self, "op", getattr(dist.ReduceOp, self.redop.upper()))
 
     def call(self, name: str, *buffers: object, **how: object) -> Any:
-        """One call of torch's of this name."""
+        """Call torch's function of this name."""
         import torch.distributed as dist
 
         function = getattr(dist, name, None) or getattr(dist, _OLDER[name])
@@ -65,17 +65,17 @@ class Form:
 
     @property
     def global_root(self) -> int:
-        """The root as the default group counts, which is what torch's calls take."""
+        """The root's rank in the default group, which torch's calls take."""
         return self.ranks[self.root]
 
 
 class Buffers(NamedTuple):
-    """What one call works on. In place they share memory: one tensor twice, or one is a part of the other.
+    """The buffers of one call. In place they share memory: one tensor twice, or one is a part of the other.
 
     Attributes:
         sent: by this rank.
         received: by this rank.
-        parts: of the one that has a part for each rank, where one has: for calls that take a list.
+        parts: of the buffer that has a part for each rank, if any, for calls that take a list.
     """
 
     sent: torch.Tensor
@@ -92,19 +92,19 @@ class Operation:
         busbw_factor: ranks of the group -> busbw / algbw. 0 at one rank, where nothing travels.
         source: where the factor comes from.
         call: makes one call as the form says. With ``form.is_async`` it returns the work.
-        expected: what a call must leave in this rank's ``received``, for given inputs, made of theirs:
-            ``inputs.of(0)``, ``inputs.of_all()``, ``inputs.reduced()``, cut by slices; None on a rank where nothing
-            is to be checked. No function: nothing arrives that could be checked, as of a barrier.
+        expected: contents of this rank's ``received`` after a call, made of its ``inputs``: ``inputs.of(0)``,
+            ``inputs.of_all()``, ``inputs.reduced()``, cut by slices; None on a rank without a result. The function
+            itself is None if there is nothing to check, as for a barrier.
         counts: elements of a message of S bytes, ranks -> elements that one rank sends, and that it receives.
-        granularity: ranks -> a message has a multiple of so many elements; 0 where nothing is sent.
+        granularity: ranks -> a message has a multiple of so many elements; 0 if nothing is sent.
         alignment: bytes to which each of these parts is rounded, at least an element.
-        in_place: the ways it can work, the usual one first: True where the buffers share memory.
-        copies: out of place it works on a copy, which is made outside the clock: torch has it in place only.
+        in_place: the ways it can work, the usual one first: True if the buffers share memory.
+        copies: out of place it works on a copy, which is made untimed: torch has it in place only.
         reduces: it takes a reduce operation.
         is_rooted: it has a root.
         coalesces: torch can make several calls of it one.
-        min_ranks: of a group that can do it.
-        options: what else is part of the clock's identity.
+        min_ranks: fewest ranks of a group that can do it.
+        options: further parts of the timing's identity.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Operation:
 
     @property
     def in_parts(self) -> str:
-        """Which buffer has a part for each rank, while the other is one part: sent or received; empty: neither."""
+        """The buffer that has a part for each rank, if the other is one part: "sent", "received" or ""."""
         sent, received = self.counts(2, 2)
         return "" if sent == received else "sent" if sent > received else "received"
 
@@ -197,7 +197,7 @@ def _send_recv(buffers: Buffers, form: Form) -> object:
 
 
 _in_parts = partial(Operation, busbw_factor=lambda n: (n - 1) / n, granularity=lambda n: n, alignment=16)
-"""Messages of these have a part for each rank."""
+"""Makes operations whose messages have a part for each rank."""
 
 _ROWS = [
     Operation(

@@ -1,4 +1,4 @@
-"""What workloads add to the tables of the core."""
+"""Rows that workloads add to the tables of the core."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ ROWS = {
 
 
 def _read_place(text: str) -> str:
-    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
     if "://" in text:
         from pytest_distbench.workloads.data import why_no_store
 

@@ -84,12 +84,12 @@ class CollectiveSweep:
             sizes: message sizes in bytes, or a preset, which also sets the other arguments: ``powers`` (4 B to 64 MiB),
                 ``small``, ``gpu`` (1 KiB to 8 GiB), ``mlbench``, ``nccl-tests``.
             max_bytes: larger sizes are left out.
-            iterations: timed per size; None: 5 to 100, as many as fit a time budget.
-            warmup: untimed per size; None: 5.
+            iterations: timed per size, by default 5 to 100, as many as fit a time budget.
+            warmup: untimed per size, by default 5.
             mode: ``per-iteration``, ``batch`` or ``graph``, as for ``rank.timed``; ``graph`` needs ``cache="hot"`` and
                 GPUs.
             over_ranks: ``max`` of the ranks' times, or their ``mean``, as nccl-tests reports.
-            in_place: whether send and receive buffer share memory; None: torch's usual form.
+            in_place: whether send and receive buffer share memory, by default torch's form.
             root: of a rooted operation; ``"shift"``: the next rank in each iteration.
             group: ``all``, ``half`` of the ranks, ``halves`` (two groups), or the number of the first ranks.
             parts: tensors that the message is cut into.
@@ -245,7 +245,7 @@ _USUAL: dict[str, object] = {
     "buffers": "plain",
     "as_memory_allows": False,
 }
-"""How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
+"""Usual ways to send and time messages. They are not stored, so that cases outlive new choices."""
 
 _UNNAMED = Preset(sizes=lambda item: [])
 _HINT = ", or give a list of bytes"
@@ -270,15 +270,15 @@ def _that(has: str) -> str:
 
 
 def _skip_beyond(message: str, num_bytes: int, allowed: float) -> NoReturn:
-    told = f"its {message} has {format_bytes(num_bytes)}"
-    pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(allowed)}")
+    said = f"its {message} has {format_bytes(num_bytes)}"
+    pytest.skip(f"not run: {said}, --distbench-max-message is {format_bytes(allowed)}")
 
 
 _LARGEST_MATRIX = 2**17
 _MOST_LAYERS = 1000
 _MOST_LISTED = 1000
 _MESSAGES = ("message_bytes", "bandwidth_bytes", "latency_bytes")
-"""Parameters that say how large a message is. Gradients are no choice of the caller's: compression is run as it is."""
+"""Parameters with the size of a message. Compression has none: the caller does not choose the size of gradients."""
 
 
 class Communication:
@@ -460,7 +460,7 @@ class Communication:
         given = self._arguments("replay", options)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         of = given.text("of", of, may_be_empty=True)
-        params = replay.replay_params(given, fingerprint, of, world_size=ranks, beside=given.file.parent)
+        params = replay.replay_params(given, fingerprint, of, world_size=ranks, folder=given.file.parent)
         options.setdefault("name", "replay")
         return self._run("replay.py::replay", given, params, iterations, warmup, options)
 

@@ -1,6 +1,6 @@
-"""How gradients are sent: what each way costs, and the model of a training that sends them so.
+"""Ways to send gradients: what each costs, and the model of a training that sends them so.
 
-A body measures the same bytes in few tensors or in many, another an all_reduce beside computing, a third a training
+One body measures the same bytes in few tensors or in many, another an all_reduce during computing, a third a training
 whose gradients a hook compresses. pytest's process reads the tables and the checks, so nothing here imports torch
 before a rank runs it.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _Send = Callable[[Sequence[torch.Tensor], torch.Tensor], None]
 
 TENSORS = (1, 2, 4, 8, 16, 32, 64, 128, 214)
-"""Into how many tensors the bytes are cut. A ResNet-50 has 214 that are trained (ElasticDL's benchmark of FTlib)."""
+"""Numbers of tensors that the bytes are cut into. ResNet-50 has 214 trained ones (ElasticDL's benchmark of FTlib)."""
 
 RESNET50_BYTES = 23_555_082 * 4  # gradients of the same ResNet-50, for CIFAR-10, in float32
 
@@ -66,12 +66,12 @@ CALLS: dict[str, _Send] = {
     "coalesced": _coalesced,
     "flattened": _flattened,
 }
-"""How they are sent: one call each; one call for all, as torch's coalescing manager makes it; copied into one bucket
-and back, as DDP does. A function takes the tensors, and memory for all of them."""
+"""Functions that send tensors, given memory for all of them: one call each; one call for all, as torch's coalescing
+manager makes it; copied into one bucket and back, as DDP does."""
 
 
 def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int]:
-    """Elements of each tensor, as equal as they can be; they begin at multiples of ``aligned`` if each has some."""
+    """Elements of each tensor, as equal as possible; they begin at multiples of ``aligned`` if each has some."""
     if tensors > elements:
         raise ConfigurationError(f"{tensors} tensors of {elements} elements: there can be {elements} at most")
     if tensors * aligned > elements:
@@ -83,7 +83,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 
 
 def elements_of(message_bytes: int, dtype: str) -> int:
-    """Elements of a message."""
+    """Number of elements of a message."""
     item = item_bytes(dtype)
     if message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
@@ -93,7 +93,7 @@ def elements_of(message_bytes: int, dtype: str) -> int:
 def bucket_sweep(rank: RankContext) -> None:
     """Record ``latency`` for each number of tensors and each way to send them; every result is checked.
 
-    Of ``rank.params``: message_bytes, dtype, tensors, calls (keys of :data:`CALLS`), iterations, warmup.
+    It reads from ``rank.params``: message_bytes, dtype, tensors, calls (keys of :data:`CALLS`), iterations, warmup.
     """
     import torch
 
@@ -142,12 +142,12 @@ def overlap(rank: RankContext) -> None:
     """Record ``communication_time``, ``compute_time`` and ``both_time``, which are judged, and what follows from them.
 
     ``exposed_time`` is ``both_time - compute_time``, the communication that computing does not hide; ``overlap`` is
-    :func:`overlap_fraction`. Both are shown, of the rank that does worst, from the 25th percentiles of its own clock.
+    :func:`overlap_fraction`. Both are shown, for the worst rank, from the 25th percentiles of its own timings.
 
     The all_reduce is asynchronous, and waited for after the multiplications. On CUDA it runs on the backend's own
     stream, the multiplications on the current one, which waits for it at the end.
 
-    Of ``rank.params``: message_bytes, dtype, matrix (rows and columns), multiplications, iterations, warmup.
+    It reads from ``rank.params``: message_bytes, dtype, matrix (rows and columns), multiplications, iterations, warmup.
     """
     import torch
     import torch.distributed as dist
@@ -196,10 +196,10 @@ class Hook:
     """One way to send gradients."""
 
     register: Callable[[DistributedDataParallel, int], None] | None
-    """Gives it to a model; the second argument is PowerSGD's rank. None: DDP's own all_reduce."""
+    """Registers the hook at a model; the second argument is PowerSGD's rank. None for DDP's own all_reduce."""
     dtype: str = ""  # that the backend has to reduce; empty: the gradients' own
     takes_rank: bool = False  # whether it approximates matrices by some of a rank
-    waits_for: str = ""  # why it cannot be used on a CPU beside a CUDA device; empty: it can
+    waits_for: str = ""  # why it cannot be used on a CPU next to a CUDA device, or ""
 
 
 def _default(name: str) -> Callable[[DistributedDataParallel, int], None]:
@@ -228,7 +228,7 @@ HOOKS = {
         waits_for="torch's PowerSGD waits for a CUDA device where there is one, and the gradients are on a CPU",
     ),
 }
-"""By the name that a test gives."""
+"""Hooks by the name that a test gives."""
 
 
 _FIRST_BUCKET_BYTES = 2**20  # of DDP; gradients of more bytes are in several buckets
@@ -237,13 +237,13 @@ _FIRST_BUCKET_BYTES = 2**20  # of DDP; gradients of more bytes are in several bu
 def compressed_training(rank: RankContext) -> None:
     """Record ``step_time``, ``gradient_bytes`` and ``gradient_error`` of a training whose gradients a hook sends.
 
-    A step is forward and backward of a stack of linear layers under DDP; parameters and batches do not change, so
-    that every number but the time repeats. ``gradient_bytes``: what a rank puts into collectives in a step, from the
+    A step is forward and backward of a stack of linear layers under DDP; parameters and batches do not change, so that
+    every number but the time repeats. ``gradient_bytes``: what a rank puts into collectives in a step, from the
     fingerprint; without one (a torch that records none) it is not recorded. ``gradient_error``: relative L2 distance of
     the first compressed gradient from the one that DDP gives without a hook; later ones of PowerSGD hold what earlier
     ones left out.
 
-    Of ``rank.params``: hook, width, layers, batch, approximation_rank, iterations, warmup.
+    It reads from ``rank.params``: hook, width, layers, batch, approximation_rank, iterations, warmup.
     """
     import torch
     import torch.distributed as dist
@@ -294,7 +294,7 @@ def compressed_training(rank: RankContext) -> None:
 
 
 def _register(rank: RankContext, name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
-    """Skip in all ranks where the hook of this name cannot work. A collective call."""
+    """Register a hook at the model, or skip in all ranks if it cannot work. A collective call."""
     import torch
 
     from pytest_distbench.workloads.calls import expect_sums
@@ -319,11 +319,11 @@ def _gradient(model: DistributedDataParallel) -> torch.Tensor:
 
 
 def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
-    """The model under DistributedDataParallel, or as it is where the run is without communication. A collective call.
+    """The model under DistributedDataParallel, or as it is if the run is without communication. A collective call.
 
-    Of ``rank.params``: *communication*, ``on`` (default) or ``off``; *overlap*, ``off`` where
-    :func:`average_gradients` sends behind the backward pass what DDP sends beside it (default ``on``); *compression*, a
-    hook of :data:`HOOKS` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
+    It reads from ``rank.params``: *communication*, ``on`` (default) or ``off``; *overlap*, ``on`` (default) or ``off``,
+    for which :func:`average_gradients` sends the gradients after the backward pass; *compression*, a hook of
+    :data:`HOOKS` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
 
     Args:
         rank: gives parameters and device.
@@ -350,7 +350,7 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
 
 
 def average_gradients(rank: RankContext, model: nn.Module) -> None:
-    """Send the gradients in one tensor behind the backward pass, where :func:`parallel` left that to it. Collective.
+    """Send the gradients in one tensor after the backward pass, if :func:`parallel` left that to it. Collective.
 
     Phases: ``all_reduce``, and in it ``copy``, of the gradients into that tensor and back.
     """

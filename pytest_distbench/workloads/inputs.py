@@ -1,8 +1,8 @@
-"""The input of a training: batches that are there already, or that are read, decoded and augmented while it runs.
+"""The input of a training: batches that exist already, or that are read, decoded and augmented while it runs.
 
-tf_cnn_benchmarks trains on one random batch where it is given no folder of data, and so separates what a training can
-do from what its input lets it do. Here that is the kind ``synthetic``; ``generated`` and ``real`` go through files: on
-a disk of this host, on a network mount, or in an object store.
+tf_cnn_benchmarks trains on one random batch if it is given no folder of data, and so separates what a training can do
+from what its input lets it do. Here that is the kind ``synthetic``; ``generated`` and ``real`` go through files: on a
+disk of this host, on a network mount, or in an object store.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ StorageKind = Literal["local", "network", "object"]
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "glusterfs", "gpfs", "lustre", "virtiofs"}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuseblk"}
-"""Of file systems outside of the kernel those that are known to lie on a disk; s3fs, sshfs and their like do not."""
+"""File systems outside of the kernel that are known to lie on a disk; s3fs, sshfs and their like do not."""
 
 
 class Folder:
-    """A folder of files that this host has mounted, the same to all processes that read it.
+    """A folder of files that this host has mounted, the same for all processes that read it.
 
     Attributes:
         where: as it was given.
         kind: a disk of this host (memory counts as one), a mount, or an object store.
-        file_system: what the system, or the URL, calls it: ``ext4``, ``nfs4``, ``s3``.
+        file_system: its name in the system or the URL: ``ext4``, ``nfs4``, ``s3``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,32 +58,32 @@ class Folder:
         self.kind: StorageKind = "network" if is_fuse or self.file_system in _NETWORK else "local"
 
     def below(self, name: str) -> Folder:
-        """The folder of that name in it, which need not exist."""
+        """Return the folder of that name in it, which need not exist."""
         return Folder(self._path / name)
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file in it, by name; none where there is no such folder."""
+        """Bytes of each file in it, by name; {} if there is no such folder."""
         if not self._path.is_dir():
             return {}
         return {path.name: path.stat().st_size for path in self._path.iterdir() if path.is_file()}
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """At most so many bytes of a file, from ``start`` on; fewer where it ends before."""
+        """Read at most ``length`` bytes of a file, from ``start`` on; fewer if it ends before."""
         with (self._path / name).open("rb", buffering=0) as file:
             return os.pread(file.fileno(), length, start)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file. Who reads meanwhile sees the old one, or the new one, as a whole."""
+        """Make or replace a file. Readers see the old one, or the new one, as a whole."""
         self._path.mkdir(parents=True, exist_ok=True)
         with written_whole(self._path / name) as file:
             file.write(content)
 
 
 class ObjectStore:
-    """A prefix in an object store, by its URL: ``s3://bucket/prefix``. A read asks for its bytes alone.
+    """A prefix in an object store, by its URL: ``s3://bucket/prefix``. A read requests its bytes alone.
 
-    Its connections belong to the process that made them: a worker of a loader, which is forked, makes its own.
-    Endpoint and credentials are those that the store's library finds, of S3 in ``AWS_ENDPOINT_URL`` and ``AWS_*``.
+    Its connections belong to the process that made them: a worker of a loader, which is forked, makes its own. Endpoint
+    and credentials are those that the store's library finds, for S3 in ``AWS_ENDPOINT_URL`` and ``AWS_*``.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,25 +98,25 @@ class ObjectStore:
         system, root = self._open()
         system.invalidate_cache()  # another rank may have written since
         try:
-            with self._telling("list its files"):
-                entries = system.ls(root, detail=True)
+            with self._naming_errors("list its files"):
+                listed = system.ls(root, detail=True)
         except FileNotFoundError:
             return {}
-        return {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries if entry["type"] == "file"}
+        return {one["name"].rpartition("/")[2]: one["size"] for one in listed if one["type"] == "file"}
 
     def read(self, name: str, start: int, length: int) -> bytes:
         system, root = self._open()
-        with self._telling(f"read {name}"):
+        with self._naming_errors(f"read {name}"):
             return bytes(system.cat_file(f"{root}/{name}", start=start, end=start + length))
 
     def write(self, name: str, content: bytes) -> None:
         system, root = self._open()
-        with self._telling(f"write {name}"):
+        with self._naming_errors(f"write {name}"):
             system.pipe_file(f"{root}/{name}", content)
 
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Say of what and where an error of the store is; a file that is not there stays one.
+    def _naming_errors(self, what: str) -> Iterator[None]:
+        """Add the action and the place to an error of the store; a missing file stays FileNotFoundError.
 
         Raises:
             RecordingError: the store cannot be reached, or refuses.
@@ -146,7 +146,7 @@ Storage = Folder | ObjectStore
 
 
 def storage_at(place: str | os.PathLike[str]) -> Storage:
-    """What lies at a path, or at a URL of an object store."""
+    """The storage at a path, or at a URL of an object store."""
     text = os.fspath(place)
     return ObjectStore(text) if "://" in text else Folder(Path(text).absolute())
 
@@ -157,7 +157,7 @@ _CALL = "batches(...)"
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a CIFAR-10 training set: each is read, decoded, augmented and resized when it is asked for."""
+    """The images of a CIFAR-10 training set: each is read, decoded, augmented and resized when it is indexed."""
 
     def __init__(self, storage: Storage, counts: dict[str, int], shape: Sequence[int]) -> None:
         self._storage = storage
@@ -181,7 +181,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
-    """Batches for ever: images (batch, channels, height, width), float32, and labels (batch,), int64.
+    """Batches without end: images (batch, channels, height, width), float32, and labels (batch,), int64.
 
     Synthetic ones are on the rank's device, others on the host.
 
@@ -189,8 +189,8 @@ class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
         batch: samples of one, per rank.
         identity: what defines the input, for ``identity=`` of every number that depends on it.
         facts: what describes it.
-        ahead: batches that may lie ready, made while nobody waited.
-        waited_s: seconds that whoever asked for batches has waited for them so far.
+        ahead: most batches that may be ready before anybody waits.
+        waited_s: seconds that callers have waited for batches so far.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ def batches(
         prefetch: batches that each of them makes ahead.
         pin: lock the pages of batches, where the device is CUDA, so that they can be copied while it computes.
         storage: a folder on a disk or a mount, or the URL of an object store, ``s3://bucket/prefix``: where real data
-            lies, as ``--distbench-data`` says it, or where generated data is written; None: in the run's own folder.
+            lies, as ``--distbench-data`` says it, or where generated data is written, by default the run's own folder.
         samples: that are generated, 1 to 50 000.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Links: every pair of ranks, one pair at a time, with messages of given sizes. Which pair, or which rank, is slow.
+"""Links: every pair of ranks, one pair at a time, with messages of given sizes, to find slow pairs and ranks.
 
 pytest's process reads the tables, so torch is imported when a rank runs it.
 """
@@ -26,13 +26,13 @@ BURST = 16  # messages in one direction before the other side answers, as OSU's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """What a pair of ranks does in an exchange, and which pairs do.
+    """The messages of a pair of ranks in an exchange, and the pairs.
 
     Attributes:
         burst: messages before the other side answers: a single one with one as long, several with a byte.
         timed: messages that the time of an exchange is divided by.
         metrics: that are measured so.
-        choose: of which pairs.
+        choose: makes the pairs of some ranks.
     """
 
     burst: int
@@ -41,7 +41,7 @@ class Pattern:
     choose: Callable[[Iterable[int], int], Iterable[tuple[int, ...]]]
 
     def exchange(self, rank: int, link: Link, message: torch.Tensor) -> None:
-        """The part of one of the two ranks in an exchange."""
+        """Do the part of one of the two ranks in an exchange."""
         import torch.distributed as dist
 
         answer = message if self.burst == 1 else message[:1]
@@ -59,11 +59,11 @@ PATTERNS = {
     "ping-pong": Pattern(burst=1, timed=2, metrics=("latency", "bandwidth"), choose=itertools.combinations),
     "one-way": Pattern(burst=BURST, timed=BURST, metrics=("bandwidth",), choose=itertools.permutations),
 }
-"""By name: there and back, each pair once; or bursts, in both directions, where a single message has no time."""
+"""Patterns by name: there and back, each pair once; or bursts in both directions, without times of single messages."""
 
 
 def pairs(world_size: int, pattern: str) -> list[Link]:
-    """The links of so many ranks, in the order they are measured in."""
+    """The links of ``world_size`` ranks, in the order of measuring."""
     choose = look_up(PATTERNS, pattern, "pattern").choose
     return [Link(source, target) for source, target in choose(range(world_size), 2)]
 
@@ -73,9 +73,9 @@ def link_matrix(rank: RankContext) -> None:
 
     The other ranks wait meanwhile. Under ``ping-pong`` the time of a message is half a round trip; under ``one-way`` a
     burst's share, the answer included. Each link is timed by the rank it leads from. With three ranks and more
-    ``imbalance`` says how many times as long as a typical link the slowest takes (``workloads/causes.py``).
+    ``imbalance`` is the time of the slowest link over that of a typical one (``workloads/causes.py``).
 
-    Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
+    ``rank.params`` has latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
     """
     from pytest_distbench.workloads.memory import expect_room
 
@@ -96,7 +96,7 @@ def link_matrix(rank: RankContext) -> None:
 
 
 def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> float:
-    """Seconds of one message, the same in every rank; recorded by the rank that the link leads from."""
+    """Seconds of one message, the same in every rank; the rank that the link leads from records it."""
     import torch
 
     from pytest_distbench.worker.clock.iterations import time_iterations

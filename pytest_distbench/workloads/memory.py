@@ -1,4 +1,4 @@
-"""Memory: whether ranks have it, and what of it is judged.
+"""Memory: whether ranks have enough, and which part of its use is judged.
 
 Judged are what the allocator handed out and reserved, and what the device has in use.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 LEAST_BYTES = 64 * 2**20
-"""Larger than the last-level cache of the machines we know: a rotating buffer comes from memory each time."""
+"""Bytes of a rotating pool, above the last-level cache of known machines, so that a buffer comes from memory."""
 
 _CACHES = 2  # so many times as large as a GPU's L2 cache (RTX 4090: 72 MiB, B200: 126 MiB)
 
@@ -32,7 +32,7 @@ _MOST_OF_MEMORY = 0.8  # share of the free memory that buffers may take: the bac
 
 
 def least_bytes(rank: RankContext) -> int:
-    """How large a pool has to be, so that rotating buffers leave every cache of the device."""
+    """Bytes that a pool needs, so that rotating buffers leave every cache of the device."""
     if rank.device.type != "cuda":
         return LEAST_BYTES
     return max(LEAST_BYTES, _CACHES * torch.cuda.get_device_properties(rank.device).L2_cache_size)
@@ -47,7 +47,7 @@ def sizes_that_fit(
     in_place: bool,
     world_size: int,
 ) -> list[int]:
-    """The message sizes whose buffers every rank has memory for, in their order. A collective call."""
+    """The message sizes whose buffers fit into every rank's memory, in their order. A collective call."""
     free = free_bytes(rank)
     fitting = []
     for size in sizes:
@@ -59,7 +59,7 @@ def sizes_that_fit(
 
 
 def free_bytes(rank: RankContext) -> float:
-    """What one rank may take: ranks share the memory of the host, and on CUDA may share a device."""
+    """Bytes that one rank may take: ranks share the memory of the host, and on CUDA may share a device."""
     if rank.device.type == "cuda":
         sharing = -(-rank.world_size // torch.cuda.device_count())
         return _MOST_OF_MEMORY * torch.cuda.mem_get_info(rank.device)[0] / sharing
@@ -67,7 +67,7 @@ def free_bytes(rank: RankContext) -> float:
 
 
 def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:
-    """Fail in all ranks if one of them has no memory for it. A collective call."""
+    """Fail in all ranks if one of them does not have ``wanted_bytes`` of memory. A collective call."""
     free = free_bytes(rank)
     if lacking := int(rank.sum_over_ranks(int(wanted_bytes > free))):
         raise RecordingError(
@@ -77,7 +77,7 @@ def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:
 
 
 def reset_peak_memory(rank: RankContext) -> None:
-    """Forget the peaks so far: :func:`record_peak_memory` then has those of what follows. CPUs cannot forget."""
+    """Forget the peaks so far: :func:`record_peak_memory` records those of what follows. CPUs cannot forget."""
     if rank.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(rank.device)
 
@@ -87,12 +87,12 @@ def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = N
 
     On CUDA ``of`` is ``allocated`` and ``reserved`` (the peaks of torch's allocator: by tensors, and with what it
     keeps), and ``process``: what this process has in use on the device at this moment, NCCL's buffers and CUDA's
-    context included, where the driver tells. ``device`` is what all have, and is not judged: others are among them. On
-    a CPU it is ``resident``: the largest resident size of the process so far.
+    context included, if the driver reports it. ``device`` is what all processes have, and is not judged. On a CPU it is
+    ``resident``: the largest resident size of the process so far.
 
     Args:
         rank: whose memory it is.
-        at: tells several apart in one body, for example ``{"during": "evaluation"}``; call :func:`reset_peak_memory`
+        at: distinguishes several in one body, for example ``{"during": "evaluation"}``; call :func:`reset_peak_memory`
             before each of them.
 
     Raises:

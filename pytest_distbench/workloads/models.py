@@ -21,15 +21,15 @@ in one linear layer. For images of 224 x 224 and 1000 classes it has 138,357,544
 size, as in torchvision's ``models/vgg.py``. The paper begins deep configurations with weights of a trained shallow one;
 here all begin at random, after arXiv 1502.01852.
 
-The autoencoder: report 003 tells of its model that it has transposed convolutions, 34 trainable tensors and 11,238,723
-parameters, and neither how it is made nor where it is published. This one has exactly as many of both, so that as many
+The autoencoder: report 003 says that its model has transposed convolutions, 34 trainable tensors and 11,238,723
+parameters, but neither how it is made nor where it is published. This one has exactly as many of both, so that as many
 bytes are sent in as many tensors. Its layers are ours: 3x3 convolutions in pairs, one to the code, transposed ones
 back, and a 1x1 convolution to three colours, all with biases. Its widths were searched for: of 214,200 sets of five and
 a code it alone has these counts, and networks of other kinds have them too.
 
 The transformer is a decoder alone as GPT-2's, without dropout, positions, biases in attention and a last normalisation
 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): pre-norm blocks of causal attention and a
-feed-forward part four times as wide, with GELU. Weights begin as in its ``src/model.py`` and, beside shortcuts, as in
+feed-forward part four times as wide, with GELU. Weights begin as in its ``src/model.py`` and, before shortcuts, as in
 section 2.3. Embedding and head have weights of their own.
 """
 
@@ -50,7 +50,7 @@ LINEAR_DEVIATION = 0.01
 
 
 def initialise(model: nn.Module) -> None:
-    """Give new weights and biases to convolutions, transposed ones too, and to linear layers.
+    """Set new weights and biases in convolutions, transposed ones too, and in linear layers.
 
     Batch normalisation keeps torch's: scales of 1 and shifts of 0.
     """
@@ -66,13 +66,13 @@ def initialise(model: nn.Module) -> None:
 
 
 RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
-"""Width and number of the blocks of each stage; the first block of each but the first halves the image."""
+"""Width and number of blocks of each stage; every stage but the first begins by halving the image."""
 
 EXPANSION = 4  # a block's output is so many times as wide as its inside
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut, which is projected if the shape changes."""
 
     def __init__(self, inputs: int, width: int, *, stride: int, bias: bool) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Images to the scores of classes; five halvings of the image, then its mean.
+    """Maps images to scores of classes; five halvings of the image, then its mean.
 
     Args:
         classes: to tell apart.
@@ -136,13 +136,12 @@ STEM, LAST = 32, 1280
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """With batch normalisation and the ReLU that ends at 6."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
     return [layer, nn.BatchNorm2d(outputs), nn.ReLU6()]
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel by itself, narrow; without a nonlinearity at the end."""
+    """Widens, convolves each channel by itself, and narrows without a nonlinearity at the end."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, expansion: int) -> None:
         super().__init__()
@@ -160,7 +159,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Images to the scores of classes; five halvings of the image, then its mean."""
+    """Maps images to scores of classes; five halvings of the image, then its mean."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -181,13 +180,13 @@ class MobileNetV2(nn.Module):
 
 
 VGG_WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-"""Of the 3x3 convolutions between two halvings of the image."""
+"""Widths of the 3x3 convolutions between two halvings of the image."""
 
 GRID = 7  # edge of what the linear layers see, as of an image of 224
 
 
 class VGG16(nn.Module):
-    """Images of at least 32 x 32 to the scores of classes.
+    """Maps images of at least 32 x 32 to scores of classes.
 
     Args:
         classes: to tell apart.
@@ -217,13 +216,13 @@ class VGG16(nn.Module):
 
 
 AUTOENCODER_WIDTHS = (32, 48, 48, 192, 768)
-"""Of the pairs of convolutions, from the image inwards. The first of each pair halves the image."""
+"""Widths of the pairs of convolutions, from the image inwards. The first of each pair halves the image."""
 
 CODE = 192  # channels of the code
 
 
 class Autoencoder(nn.Module):
-    """Images to images, through a code that is a 32nd as high and as wide."""
+    """Maps images to images, through a code that is a 32nd as high and as wide."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,17 +259,17 @@ class Size:
 
 
 TRANSFORMER_DEVIATION = 0.02
-"""Of first weights; in layers that add to a shortcut it is divided by the square root of how many do."""
+"""Standard deviation of initial weights; divided by the square root of their number in layers before a shortcut."""
 
 SMALL = Size(width=128, heads=4, blocks=4, tokens=64, length=32, batch=4)
-"""0.8 million parameters: a step takes a CPU milliseconds."""
+"""A size of 0.8 million parameters: a step takes a CPU milliseconds."""
 
 LARGE = Size(width=768, heads=12, blocks=12, tokens=16384, length=1024, batch=8)
-"""110 million parameters, as GPT-2's smallest."""
+"""A size of 110 million parameters, as GPT-2's smallest."""
 
 
 class Block(nn.Module):
-    """Causal attention and a feed-forward part, each beside a shortcut."""
+    """Causal attention and a feed-forward part, each with a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -292,7 +291,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to the scores of the next ones."""
+    """Maps tokens to the scores of the next ones."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -305,9 +304,9 @@ class Transformer(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             else:
-                is_beside_shortcut = name.endswith((".out.weight", ".down.weight"))
+                adds_to_shortcut = name.endswith((".out.weight", ".down.weight"))
                 nn.init.normal_(
-                    parameter, std=TRANSFORMER_DEVIATION / (math.sqrt(2 * size.blocks) if is_beside_shortcut else 1)
+                    parameter, std=TRANSFORMER_DEVIATION / (math.sqrt(2 * size.blocks) if adds_to_shortcut else 1)
                 )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (N, T) -> (N, T, size.tokens)
@@ -323,16 +322,16 @@ _Batch = tuple[torch.Tensor, torch.Tensor]  # what a model is given, and what it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """One model.
+    """A model of the table.
 
     Attributes:
         source: paper, and report that measured it.
-        make: makes it for so many classes, and takes options of its own by name; one without classes passes them over.
-        batch: makes random inputs and targets: so many samples, the edge of an image in pixels, and classes.
+        make: makes it for a number of classes, and takes its own options by name; one without classes ignores them.
+        batch: makes random inputs and targets from a number of samples, the edge of an image in pixels, and classes.
         loss: of the model's outputs and the targets.
         samples: of a rank in a step, as the report measured it.
-        edge: of the report's images, in pixels; 0: it reads no images.
-        classes: of the report's labels; 0: it has none.
+        edge: of the report's images, in pixels, or 0 without images.
+        classes: of the report's labels, or 0 without labels.
         dtype: of the arithmetic of a forward pass under autocast; parameters are float32.
     """
 
@@ -417,7 +416,7 @@ MODELS = {
         samples=SMALL.batch,
     ),
 }
-"""By the name that tests give."""
+"""Models by the name that tests give."""
 
 
 def model_named(name: object) -> Model:
@@ -430,7 +429,7 @@ def build(name: object, *, classes: int | None = None, **options: object) -> nn.
 
     Args:
         name: of a row.
-        classes: to tell apart; None: as many as its report had. A model without classes passes them over.
+        classes: to tell apart, by default as many as its report had. A model without classes ignores them.
         options: of that model alone, such as ``bias=False`` of ``resnet50``.
 
     Raises:
@@ -444,6 +443,6 @@ def build(name: object, *, classes: int | None = None, **options: object) -> nn.
 
 
 def count(model: nn.Module) -> tuple[int, int]:
-    """How large a model is: trainable parameters, and in how many tensors."""
+    """Number of trainable parameters of a model, and of their tensors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return sum(p.numel() for p in trained), len(trained)

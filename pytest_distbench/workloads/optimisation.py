@@ -1,4 +1,4 @@
-"""What benchmark tasks prescribe beside torch's optimizers: schedules of the learning rate, and mixed precision.
+"""Parts of benchmark tasks besides torch's optimizers: schedules of the learning rate, and mixed precision.
 
 Schedules are as torch's: call ``step()`` after each update. What torch has is not here: step decay is its
 ``MultiStepLR``, and it follows a warm-up in a ``ChainedScheduler``.
@@ -27,7 +27,7 @@ EXPONENTIAL_START = 0.01  # where an exponential warm-up begins, as a share of t
 
 
 def warmup(optimizer: Optimizer, *, factor: float, steps: int) -> LinearLR:
-    """The rate grows from that of the optimizer to ``factor`` times as much, over so many steps; 0: at once.
+    """Grow the rate from the optimizer's to ``factor`` times as much over ``steps``; at once if they are 0.
 
     Raises:
         RecordingError: no number, or no whole number of steps.
@@ -64,12 +64,12 @@ def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int, p
 def plateau(
     optimizer: Optimizer, *, factor: float = 0.5, epochs: int = 2, threshold: float = 0.01
 ) -> ReduceLROnPlateau:
-    """The rate is multiplied where the validation loss has not fallen for some epochs: ``step(loss)`` after each.
+    """Multiply the rate if the validation loss has not fallen for some epochs; call ``step(loss)`` after each epoch.
 
     It may fall to any rate; MLBench's code stops at that of one worker.
 
     Args:
-        optimizer: whose rate it is; a warm-up of it goes on beside this.
+        optimizer: whose rate it is; a warm-up of it may run at the same time.
         factor: of the rate.
         epochs: in a row whose loss is not below the lowest one before by the threshold.
         threshold: absolute.
@@ -139,7 +139,7 @@ def inverse_square_root(optimizer: Optimizer, *, warmup_steps: int) -> LambdaLR:
 
 
 def _by_update(optimizer: Optimizer, factor: Callable[[int], float]) -> LambdaLR:
-    """The rate of update 1, 2, ...; torch counts those that were taken."""
+    """Make a schedule of updates 1, 2, ...; torch counts from 0 those that were taken."""
     return LambdaLR(optimizer, lambda taken: factor(taken + 1))
 
 
@@ -147,15 +147,15 @@ LEAST_SCALE = 2.0**-14  # gradients that overflow at this scale are no question 
 
 
 class LossScale:
-    """What the loss is multiplied by, so that small gradients are not rounded to zero in float16.
+    """The factor of the loss that keeps small gradients from being rounded to zero in float16.
 
-    Divided by ``factor`` at an overflow; multiplied by it after ``window`` updates in a row without one.
+    It is divided by ``factor`` at an overflow, and multiplied by it after ``window`` updates in a row without one.
 
     Args:
         initial: of the first step.
         window: updates without an overflow before it grows.
-        most: it never grows beyond.
-        factor: what it grows and shrinks by.
+        most: the scale never grows beyond it.
+        factor: by which it grows and shrinks.
     """
 
     def __init__(self, initial: float, *, window: int, most: float = math.inf, factor: float = 2.0) -> None:
@@ -166,7 +166,7 @@ class LossScale:
         self._updates = 0
 
     def note(self, *, overflow: bool) -> None:
-        """Take in how a step went.
+        """Update the scale after a step.
 
         Raises:
             RecordingError: gradients overflow at the smallest scale, too.
@@ -186,11 +186,11 @@ class LossScale:
             self._updates = 0
 
     def state_dict(self) -> dict[str, float]:
-        """What a later training goes on with."""
+        """State from which a later training continues."""
         return {"value": self.value, "updates": self._updates}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.value, self._updates = state["value"], int(state["updates"])
 
 
@@ -210,7 +210,7 @@ class MixedPrecision:
         make_optimizer: is given the master's parameters, float32.
         scale: of the loss.
         world_size: ranks that train together.
-        max_norm: the averaged and unscaled gradient is clipped to; None: it is not.
+        max_norm: to which the averaged and unscaled gradient is clipped, or None.
 
     Attributes:
         norm: of the last step's gradient, averaged and unscaled, before it was clipped.
@@ -282,7 +282,7 @@ class MixedPrecision:
                 weights.copy_(master)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later training goes on with: the master, the optimizer's state and the scale."""
+        """State from which a later training continues: the master, the optimizer's state and the scale."""
         return {
             "master": [master.detach() for master in self.master],
             "optimizer": self.optimizer.state_dict(),
@@ -290,7 +290,7 @@ class MixedPrecision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; the model's weights are the master's, rounded."""
+        """Continue from a saved state; the model's weights are the master's, rounded."""
         with torch.no_grad():
             for master, saved in zip(self.master, state["master"], strict=True):
                 master.copy_(saved)

@@ -1,8 +1,8 @@
-"""How a sweep measures: its element types, reduce operations, sizes, groups and transports. Without torch.
+"""Choices of a sweep: its element types, reduce operations, sizes, groups and transports. Without torch.
 
-pytest's process reads them too; what ranks send, and what comes of it, is made where torch is.
+pytest's process reads them too; inputs and expected results are made in ranks, with torch.
 
-A transport is how a backend is to send: the variables that have it from the backend.
+A transport is a way in which a backend sends, chosen by environment variables.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ DTYPES: dict[str, tuple[int, int]] = {
     "complex64": (8, 256),
     "complex128": (16, 256),
 }
-"""Every type that a sweep can be asked for; whether a backend takes it, the backend is asked.
+"""Bytes of an element by torch's name of the dtype, and the largest number up to which whole numbers are exact.
 
-By torch's name the bytes of an element, and up to where whole numbers are exact, and sums that stay below it.
-"""
+A sweep can ask for any of them; whether a backend supports it, a call shows."""
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element of a type."""
+    """Bytes of an element of a dtype."""
     return look_up(DTYPES, dtype, "dtype")[0]
 
 
@@ -57,9 +56,9 @@ BETWEEN_RANKS = 7  # ranks send the same numbers, each from one on that lies so 
 
 
 def _period(most: int) -> int:
-    """How many numbers follow each other before they repeat: odd, as the pieces that messages are cut into are even.
+    """Length after which numbers repeat: odd, as the pieces that messages are cut into are even.
 
-    And no multiple of what ranks are apart. Two where there are no more.
+    It is no multiple of the distance between ranks. It is 2 if there is no such length.
     """
     return next((n for n in range(most, 2, -1) if n % 2 and n % BETWEEN_RANKS), 2)
 
@@ -70,20 +69,20 @@ def _small_enough_to_add(ranks: int, largest: int) -> list[int]:
 
 
 def _divisible(ranks: int, largest: int) -> list[int]:
-    """Multiples of the ranks where a mean would not be exact otherwise: a power of two divides every float exactly."""
+    """Multiples of the number of ranks, for an exact mean; a power of two divides every float exactly."""
     if ranks & (ranks - 1) == 0:
         return _small_enough_to_add(ranks, largest)
     return [ranks * k for k in _small_enough_to_add(ranks, largest // ranks)]
 
 
 def _few_factors(ranks: int, _largest: int) -> list[int]:
-    """A 2 and a 3 among ones, so far apart that a rank's 2 meets another's 3; each rank's come at another place."""
+    """A 2 and a 3 among ones, so far apart that a rank's 2 meets another's 3; each rank has them at other places."""
     length = next(n for n in range(max(ranks, 5), ranks + 8) if n % BETWEEN_RANKS)
     return [2 if i == 0 else 3 if i == BETWEEN_RANKS % length else 1 for i in range(length)]
 
 
 def _any(_ranks: int, largest: int) -> list[int]:
-    """Every number, so mixed that now one rank's is the largest and now another's."""
+    """Every number up to the largest, mixed so that the largest is now one rank's and now another's."""
     length = _period(largest + 1)
     return [11 * i % length for i in range(length)]
 
@@ -100,44 +99,43 @@ REDUCTIONS: dict[str, Reduction] = {
     "bor": (_any, lambda rows: functools.reduce(operator.or_, rows.unbind()), 0),
     "bxor": (_any, lambda rows: functools.reduce(operator.xor, rows.unbind()), 0),
 }
-"""By the name that ``redop=`` takes, which ``torch.distributed.ReduceOp`` has in capitals:
+"""Reduce operations by ``redop=``, which ``torch.distributed.ReduceOp`` has in capitals:
 
-- (ranks, largest number that is exact) -> the numbers that ranks send, again and again, each rank from another one on;
+- (ranks, largest number that is exact) -> the numbers that ranks send repeatedly, each from another one on;
 - (ranks, m) whole numbers -> (m,), their exact result;
-- units in the last place by which a floating result may be off, as nccl-tests allows.
-"""
+- units in the last place by which a floating result may be off, as nccl-tests allows."""
 
 
 class RepeatedNumbers:
-    """A row of numbers, made of pieces that repeat. It takes no memory: parts are made with :meth:`make`."""
+    """A row of numbers, made of repeating pieces. It takes no memory: parts are made with :meth:`make`."""
 
     def __init__(self, pieces: Iterable[_Piece]) -> None:
         self._pieces = [piece for piece in pieces if piece[2]]
 
     @classmethod
     def repeat(cls, tile: torch.Tensor, count: int) -> RepeatedNumbers:
-        """The numbers of ``tile``, again and again, ``count`` in all."""
+        """Repeat the numbers of ``tile``, ``count`` in all."""
         return cls([(tile, 0, count)])
 
     @classmethod
     def join(cls, patterns: Iterable[RepeatedNumbers]) -> RepeatedNumbers:
-        """One after another, as ``torch.cat`` does."""
+        """Join rows, as ``torch.cat`` does."""
         return cls(piece for pattern in patterns for piece in pattern._pieces)
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self._pieces)
 
     def __getitem__(self, part: slice) -> RepeatedNumbers:
-        """A part, as of a tensor; without a step."""
+        """Return a part, as of a tensor; without a step."""
         begin, end, _ = part.indices(len(self))
         return RepeatedNumbers(self._cut(begin, end))
 
     def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> RepeatedNumbers:
-        """The numbers that an element-wise rule makes of these."""
+        """Apply an element-wise rule."""
         return RepeatedNumbers((rule(tile), start, count) for tile, start, count in self._pieces)
 
     def make(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
-        """The numbers from ``begin`` to ``end``, (end - begin,), on the device of the tiles."""
+        """Make the numbers from ``begin`` to ``end``, (end - begin,), on the device of the tiles."""
         import torch
 
         made = [
@@ -159,10 +157,9 @@ _BETWEEN_PARTS = 3
 
 
 class Inputs:
-    """Element i of rank r is number i + 7 r of a row of few that repeats, so chosen that every result is exact.
+    """Inputs of all ranks: element i of rank r is number i + 7 r of a short repeating row. Every result is exact.
 
-    Of a message in several tensors each ``part`` has numbers of its own. A floating result may be off by ``ulps``
-    units in the last place.
+    Each ``part`` of a message has numbers of its own. A floating result may be off by ``ulps`` units in the last place.
     """
 
     def __init__(
@@ -188,23 +185,23 @@ class Inputs:
         self._numbers = torch.tensor(numbers(world_size, DTYPES[dtype][1]), device=device)
 
     def of(self, rank: int) -> RepeatedNumbers:
-        """What ``rank`` sends, ``count`` numbers."""
+        """Input of ``rank``, ``count`` numbers."""
         return RepeatedNumbers.repeat(self._tile(rank), self.count)
 
     def of_all(self) -> RepeatedNumbers:
-        """What all ranks send, one after another, ``world_size * count`` numbers."""
+        """Inputs of all ranks, one after another, ``world_size * count`` numbers."""
         return self.of_each(lambda rank: slice(None))
 
     def of_each(self, part: Callable[[int], slice]) -> RepeatedNumbers:
-        """A part of what each rank sends, one after another."""
+        """A part of each rank's input, one after another."""
         return RepeatedNumbers.join(self.of(rank)[part(rank)] for rank in range(self.world_size))
 
     def reduced(self) -> RepeatedNumbers:
-        """What the call's reduce operation makes of all ranks' inputs, ``count`` numbers."""
+        """All ranks' inputs, reduced by the call's operation, ``count`` numbers."""
         return self.combine(self._combine)
 
     def combine(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> RepeatedNumbers:
-        """What an element-wise rule makes of all ranks' inputs, ``count`` numbers.
+        """Combine all ranks' inputs by an element-wise rule into ``count`` numbers.
 
         Args:
             rule: (world size, m) numbers -> (m,), for example ``lambda rows: rows.sum(0)``.
@@ -218,10 +215,9 @@ class Inputs:
 
 
 Transport = tuple[Mapping[str, Mapping[str, str]], tuple[str, ...]]
-"""Variables of the ranks by backend, and the collectives that can be sent so, empty: all.
+"""Variables of the ranks by backend, and the collectives that can be sent so, or () for all.
 
-A backend that is not there has no such way.
-"""
+A backend that is missing does not have the transport."""
 
 
 def _nccl(*collectives: str, **variables: str) -> Transport:
@@ -237,7 +233,7 @@ TRANSPORTS: dict[str, Transport] = {
     "shm": _nccl(NCCL_P2P_DISABLE="1"),  # through the host's memory, where GPUs of a host would reach each other
     "socket": _nccl(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_NET="Socket"),  # also within a host
 }
-"""By the name that ``transport=`` takes. gloo has none: in torch's builds for Linux TCP is all there is."""
+"""Transports by ``transport=``. gloo has none: in torch's builds for Linux TCP is all there is."""
 
 
 def mlbench_sizes(item_size: int) -> list[int]:
@@ -254,11 +250,11 @@ _GROUPS: dict[str, Callable[[int], list[range]]] = {
     "half": lambda n: [range(n // 2)],
     "halves": lambda n: [range(n // 2), range(n // 2, n // 2 * 2)],
 }
-"""By name, from the world size: the groups that call at the same time. The other ranks look on."""
+"""Groups that call at the same time, from the world size, by name. The other ranks are idle."""
 
 
 def groups_of(name: str | int, world_size: int) -> list[tuple[int, ...]]:
-    """The ranks of each group: ``all``, ``half`` (the others idle), ``halves`` (both at once), or so many of them."""
+    """Ranks of each group: ``all``, ``half`` (others idle), ``halves`` (both at once), or the first so many ranks."""
     if isinstance(name, int) and not isinstance(name, bool):
         found = [range(min(name, world_size))]
         if not 2 <= name <= world_size:
@@ -276,7 +272,7 @@ Cache = Literal["rotate", "hot"]  # whether buffers move through a memory larger
 
 MemoryKind = Literal["plain", "registered"]
 Together = Literal["turns", "coalesced", "async"]
-"""How the tensors of one message are sent: one after the other, as one call of torch's, or several at once."""
+"""Ways to send the tensors of one message: one after the other, as one call of torch's, or several at once."""
 
 CACHES: tuple[Cache, ...] = get_args(Cache)
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
@@ -287,15 +283,15 @@ SHIFT = "shift"  # as root: each iteration has the next rank as its root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Message sizes that have a name, and how they are measured where the call says nothing else.
+    """Message sizes that have a name, and how they are measured unless the call says otherwise.
 
     Attributes:
-        sizes: bytes, from the bytes of an element.
-        iterations: timed per size; None: as many as fit a time budget.
+        sizes: message sizes in bytes, from the bytes of an element.
+        iterations: timed per size, or None for as many as fit a time budget.
         warmup: untimed iterations per size.
-        mode: of the clock.
-        over_ranks: what an iteration's time is made of the ranks' times.
-        as_memory_allows: the largest sizes are left out where a rank has no memory for them.
+        mode: of timing.
+        over_ranks: how an iteration's time is made from the ranks' times.
+        as_memory_allows: the largest sizes are left out if a rank has no memory for them.
     """
 
     sizes: Callable[[int], list[int]]
@@ -314,4 +310,4 @@ PRESETS: dict[str, Preset] = {
     # as nccl-tests without options: calls in one breath after one, the mean over ranks
     "nccl-tests": Preset(sizes=lambda item: [32 * 2**20], iterations=20, warmup=1, mode="batch", over_ranks="mean"),
 }
-"""By the name that ``sizes=`` takes."""
+"""Presets by ``sizes=``."""

@@ -1,6 +1,6 @@
-"""The rate of a training: samples with their spread, tokens, model FLOPS, and what held it up: input, CPUs and GPU.
+"""The rate of a training: samples with their spread, tokens, model FLOPS, and what limited it: input, CPUs and GPU.
 
-Model FLOPS utilisation (MFU) is which share of what the devices can do a training uses.
+Model FLOPS utilisation (MFU) is the share of the devices' peak that a training uses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAD_TO_STDEV = 1.4826  # times the median absolute deviation of a normal distrib
 
 
 def rate_of(samples: float, seconds: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean, uncertainty and jitter of the rate of steps that took so long, each of so many samples.
+    """Mean, uncertainty and jitter of the rate of steps, from their seconds and the samples of each.
 
     The mean is ``samples / mean(t)``, the uncertainty ``std(samples / t) / sqrt(n)``, the jitter 1.4826 times the
     median absolute deviation of ``samples / t``. Source: ``get_perf_timing`` in tf_cnn_benchmarks' benchmark_cnn.py.
@@ -79,7 +79,7 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
 
 
 def facts_of_rate(rank: RankContext, of: str) -> dict[str, Scalar]:
-    """What the table of scaling tests reads beside a rate: the loop that it is of, and how its workers train."""
+    """Facts of a rate for the table of scaling tests: its loop, and how its workers train."""
     return {
         RATE_OF: of,
         RATE_COMMUNICATION: rank.params.get("communication", COMMUNICATION[0]),
@@ -96,24 +96,24 @@ def record_input_rate(
     expected: BoundValue | None = None,
     of: str = "step",
 ) -> None:
-    """Take steps in one breath, and record ``samples_per_second`` of all ranks, which may not fall. A collective call.
+    """Take steps without a pause, and record ``samples_per_second`` of all ranks, which may not fall. Collective.
 
     No barrier and no phase is between the steps, in which a loader would catch up. The batches that lie ready when it
-    begins are used up before, unmeasured. Beside the rate stand, of the same steps and not judged:
+    begins are used up before, unmeasured. Recorded with the rate, for the same steps and not judged, are:
 
-    - ``load_share``: of the time, what the rank that waited most spent in ``next(inputs)``. On CUDA the host may wait
-      there while its device still computes.
+    - ``load_share``: share of the time that the rank that waited most spent in ``next(inputs)``. On CUDA the host may
+      wait there while its device still computes.
     - ``cpu_utilisation``: share of the CPUs that ranks may use that was busy, with whatever anybody computed on them.
     - ``gpu_utilisation``: share of the driver's last sampling period (at most a second) in which a kernel ran, as
-      ``nvidia-smi`` shows it, of the least busy GPU; where there is one, and NVML tells.
+      ``nvidia-smi`` shows it, of the least busy GPU; if there is one, and NVML reports it.
 
     Args:
-        rank: gives world size, device and clock.
+        rank: gives world size, device and time.
         inputs: that the step takes its batches from.
         step: takes one step.
         steps: at least 1.
-        expected: the rate that the training should have at least: a bound, which needs no baseline. A rate
-            that is beyond it is told with the wait for the input, and how busy rank 0's CPUs and GPU were.
+        expected: the rate that the training should have at least: a bound, which needs no baseline. A rate beyond it is
+            reported with the wait for the input, and how busy rank 0's CPUs and GPU were.
         of: the loop of these steps that was timed before, which the fixture ``scaling`` compares.
 
     Raises:
@@ -144,14 +144,14 @@ def record_input_rate(
     cpu = (busy_s(cpus)[0] - busy) / (seconds * num_cpus)
     longest, most = rank.max_over_ranks([seconds, share])
     on_gpu = "" if gpu is None else f", the GPU of rank 0 {gpu:.0%}"
-    told = f"a rank waited for its input {most:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
+    words = f"a rank waited for its input {most:.0%} of the time; the CPUs were {cpu:.0%} busy{on_gpu}"
     rank.record(
         RATE,
         steps * inputs.batch * rank.world_size / longest,
         unit="samples/s",
         better="higher",
         identity=inputs.identity,
-        facts={**inputs.facts, **facts_of_rate(rank, of), SAID: told},
+        facts={**inputs.facts, **facts_of_rate(rank, of), SAID: words},
         at_least=expected,
     )
     rank.record(SAMPLES, inputs.batch, better="exact", reduce="sum", identity=inputs.identity)
@@ -188,15 +188,15 @@ PEAKS: tuple[tuple[str, float], ...] = (
     (r"T4", 65e12),
 )
 """Pattern of a product's whole name -> dense BF16 FLOP/s of its tensor cores with FP32 accumulation (V100 and T4:
-FP16), from NVIDIA's data sheets, which print twice as much where they count sparsity; of GB200 and GB300 those of the
-NVL72 divided by 72, of B200 and B300 those of the HGX divided by 8, of RTX cards the tables at the end of their
-architectures' white papers. A name that goes on is another product: a laptop's, a ``Ti``, a MIG slice."""
+FP16). Source: NVIDIA's data sheets, halved if they count sparsity; for GB200 and GB300 the NVL72's divided by 72, for
+B200 and B300 the HGX's divided by 8, for RTX cards the tables at the end of their architectures' white papers. A name
+that goes on is another product: a laptop's, a ``Ti``, a MIG slice."""
 
 _MAKER = r"(NVIDIA )?(Tesla )?"
 
 
 def peak_flops(device_name: str) -> float:
-    """What one device can do, in FLOP/s, see :data:`PEAKS`.
+    """Peak of one device in FLOP/s, see :data:`PEAKS`.
 
     Args:
         device_name: as ``torch.cuda.get_device_name`` gives it.
@@ -213,7 +213,7 @@ def peak_flops(device_name: str) -> float:
 def transformer_flops_per_token(parameters: int, *, layers: int, width: int, sequence: int) -> float:
     """FLOPs of a training per token, forward and backward: ``6 N + 12 L d T``.
 
-    Source: PaLM, arXiv 2204.02311, appendix B. Nothing that is computed anew counts.
+    Source: PaLM, arXiv 2204.02311, appendix B. Recomputed activations do not count.
 
     Args:
         parameters: N, of the model, embeddings left out.
@@ -235,7 +235,7 @@ def transformer_flops_per_token(parameters: int, *, layers: int, width: int, seq
 def record_throughput(
     rank: RankContext, *, tokens: float, seconds: float, flops_per_token: float | None = None, peak: float | None = None
 ) -> None:
-    """Record ``tokens_per_second``, and ``mfu`` (0 to 1) where FLOPs per token are given and the peak is known.
+    """Record ``tokens_per_second``, and ``mfu`` (0 to 1) if FLOPs per token are given and the peak is known.
 
     Both are judged: they may not fall. Of the ranks' numbers the smallest counts.
 
@@ -244,7 +244,7 @@ def record_throughput(
         tokens: that all ranks together have trained on.
         seconds: that this rank needed for them, with the device waited for.
         flops_per_token: such as :func:`transformer_flops_per_token` gives.
-        peak: of one device, FLOP/s; None: as :func:`peak_flops` knows it. On a CPU there is no ``mfu`` without it.
+        peak: of one device, FLOP/s, by default :func:`peak_flops`. On a CPU there is no ``mfu`` without it.
 
     Raises:
         RecordingError: no numbers above 0, a GPU whose peak is not known, or more than the peak.

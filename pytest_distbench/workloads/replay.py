@@ -1,8 +1,8 @@
 """Replay: the collectives of a fingerprint, one after the other, with nothing computed between them.
 
-It times what a training sends, without the training: sequence, operations, dtypes, sizes and groups are those of the
-fingerprint; what overlapped with computing there stands alone here. pytest's process checks what is to be replayed, so
-torch is imported when a rank replays it.
+It times the communication of a training without the training: sequence, operations, dtypes, sizes and groups are those
+of the fingerprint; what overlapped with computing there is exposed here. pytest's process checks what is to be
+replayed, so torch is imported when a rank replays it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     _Call = Callable[[], object]
     _Group = dist.ProcessGroup | None
-    """None: all ranks."""
+    """None stands for all ranks."""
 
 PARTNERS = ("send", "recv")  # operations of two ranks, which are issued together as far as they follow one another
 
@@ -45,18 +45,18 @@ REPLAYED = {
     "all_to_all_single": "all_to_all_single",
     "monitored_barrier": "barrier",
 }
-"""Operation of a fingerprint -> how it is issued again. What was coalesced goes as one tensor of all its bytes."""
+"""Operation of a fingerprint -> operation that replays it. What was coalesced goes as one tensor of all its bytes."""
 
 _CUT = ("reduce_scatter", "reduce_scatter_single", "scatter", "all_to_all_single")
-"""What is sent has a part for each rank."""
+"""Operations whose input has a part for each rank."""
 
 
-def replay_params(given: Arguments, source: object, of: str, *, world_size: int, beside: Path) -> dict[str, Any]:
-    """The parameters of :func:`replay`; refused is what so many ranks cannot replay.
+def replay_params(given: Arguments, source: object, of: str, *, world_size: int, folder: Path) -> dict[str, Any]:
+    """Make the parameters of :func:`replay`; refuse a fingerprint that these ranks cannot replay.
 
-    The source is a run of the test, a fingerprint, or the path of a baseline file, which may be relative to ``beside``.
+    The source is a run of the test, a fingerprint, or the path of a baseline file, which may be relative to ``folder``.
     """
-    name, chosen = _choose(given, source, of, beside)
+    name, chosen = _choose(given, source, of, folder)
     if chosen.missing:
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")
     if not any(chosen.collectives.values()):
@@ -95,7 +95,7 @@ def replay_params(given: Arguments, source: object, of: str, *, world_size: int,
     }
 
 
-def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[str, Fingerprint]:
+def _choose(given: Arguments, source: object, of: str, folder: Path) -> tuple[str, Fingerprint]:
     from pytest_distbench.plugin.outcomes import Run
     from pytest_distbench.store.baselines import read_file
 
@@ -104,7 +104,7 @@ def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[st
     elif isinstance(source, Run):
         found = source.launches[0].fingerprints
     elif isinstance(source, str | os.PathLike):
-        path = Path(beside, source)
+        path = Path(folder, source)
         if not os.path.lexists(path):
             given.refuse(
                 f"there is no file {show(str(path))}; wanted the path of a baseline file, absolute or relative to the "
@@ -127,9 +127,9 @@ def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[st
 
 
 def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counter[tuple[str, int, int]]:
-    """How often so many bytes go how far in a group, in the direction of the data; a group's last is before its first.
+    """Number of messages by group, distance in the group in the direction of the data (cyclic), and bytes.
 
-    With two ranks the next is the one before, and both are told as ``+1``.
+    With two ranks the next is also the one before, at distance 1.
     """
     found: Counter[tuple[str, int, int]] = Counter()
     for row in rows:
@@ -183,7 +183,7 @@ def replay(rank: RankContext) -> None:
 
 
 def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.Tensor:
-    """A buffer of a row's bytes, rounded up to equal shares for so many ranks; of a pickle one byte."""
+    """Make a buffer of a row's bytes, rounded up to equal shares of ``share`` ranks; of one byte for a pickle."""
     import torch
 
     is_pickle = row.dtype == PICKLE

@@ -1,6 +1,6 @@
-"""The fixtures of trainings. ``time_to_accuracy``: how long does one take to its goal?
+"""The fixtures of trainings. ``time_to_accuracy``: how long does a training take to its goal?
 
-``scaling``: how well do n workers do beside one, and how much of a step waits for communication?
+``scaling``: how well do n workers do compared to one, and how much of a step waits for communication?
 """
 
 from __future__ import annotations
@@ -115,17 +115,17 @@ class Scaling:
             check(run.result.case.label, run.launches[0])
         _check_runs(given, runs, of, of_runs)
         if most == 1:
-            told = "no efficiency was judged: it needs two or more workers. Next: --world-size 2 or more"
-            warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
+            said = "no efficiency was judged: it needs two or more workers. Next: --world-size 2 or more"
+            warnings.warn(DistbenchWarning(f"scaling: {said}"), stacklevel=2)
         for size in sizes[1:]:
             share = size if mode == "strong" else 1
             # metric -> what a step is compared with, and the part of a step of it that is to be as long
             derived = {EFFICIENCY: (runs[1, "off"], 1 / share), COMPUTING_SHARE: (runs[size, "off"], 1.0)}
-            for metric, (beside, part) in derived.items():
+            for metric, (other, part) in derived.items():
                 distbench.judge(
                     f"{name} {metric}".strip(),
                     lambda less, more, part=part: part * less[of] / more[of],
-                    of=[beside, runs[size, "on"]],
+                    of=[other, runs[size, "on"]],
                     better="higher",
                     at={"workers": size},
                     tolerance=own.get(metric),
@@ -198,9 +198,9 @@ def _check_runs(given: Arguments, runs: Mapping[tuple[int, str], Run], of: str, 
         if samples is not None:
             by_samples.setdefault(samples / (case.world_size * case.params["batch"]), []).append(case.label)
     if len(by_threads) > 1:
-        told = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in by_threads.items())
+        said = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in by_threads.items())
         given.refuse(
-            f"ranks of different runs had different numbers of threads, so their times cannot be compared: {told}. "
+            f"ranks of different runs had different numbers of threads, so their times cannot be compared: {said}. "
             "Next: set OMP_NUM_THREADS for the whole run, and set no number of threads in the body"
         )
     for (_, how), run in runs.items():
@@ -213,9 +213,9 @@ def _check_runs(given: Arguments, runs: Mapping[tuple[int, str], Run], of: str, 
                 "collective yourself if rank.params['communication'] is 'off'"
             )
     if len(by_samples) > 1:
-        told = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in by_samples.items())
+        said = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in by_samples.items())
         given.refuse(
-            f"the samples of a step that record_rate received do not follow params['batch']: a sample of it is {told}. "
+            f"the samples of a step that record_rate received do not follow params['batch']: a sample of it is {said}. "
             "Next: take the batch of a worker from rank.params['batch'], which is smaller on more workers in "
             "mode='strong'"
         )

@@ -2,7 +2,7 @@
 
 Protocol: one pass over all sizes to set connections up, on a GPU until its clocks are steady; per size warm-up, then
 timed iterations with an untimed barrier before each; buffers rotate through a large pool so that small messages do not
-stay in cache; values are checked exactly, outside the clock, in a call of their own.
+stay in cache; values are checked exactly, untimed, in a call of their own.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 BUDGET_S = 0.12
-"""Time per size when the number of iterations is left open. The noise between launches is not reduced by more."""
+"""Seconds per size if the number of iterations is left open. More would not reduce the noise between launches."""
 FEWEST, MOST = 5, 100
 LARGE_BYTES = 2**20
-"""From here on a call lasts so long that one warm-up iteration is enough; on CUDA the clock makes more."""
+"""Bytes from which a call lasts so long that one warm-up iteration is enough; on CUDA timing makes more."""
 _TRIALS = 3
-_MOST_CALLS = 4096  # so many calls are made ready before the clock runs; then they begin again
+_MOST_CALLS = 4096  # so many calls are made before timing begins; then they begin again
 
 
 def collective_sweep(rank: RankContext) -> None:
-    """Sweep the operation that ``rank.params["collective"]`` names. As :func:`sweep`."""
+    """Sweep the operation that ``rank.params["collective"]`` names, as :func:`sweep` does."""
     sweep(rank, operation(rank.params["collective"]))
 
 
 def sweep(rank: RankContext, measured: Operation) -> None:
     """Record ``latency`` and ``wrong_elements`` at every message size of ``rank.params``.
 
-    Of several dtypes or reduce operations at each of their pairs, and whether the backend has it: ``supported``. Where
-    there is one pair that is recorded only if it has not.
+    Several dtypes or reduce operations are swept at each of their pairs, and ``supported`` records whether the backend
+    has it. A single pair is recorded so only if the backend does not have it.
     """
     if not isinstance(measured, Operation):
         raise BodyError(f"a collective of your own is an Operation, and this is {show(measured)}")
@@ -140,7 +140,7 @@ class _Sweep:
         return fitting if params.get("as_memory_allows") else sizes
 
     def _identity(self, redop: str, root: int | str) -> dict[str, Scalar]:
-        """What defines the clock's number; a choice of the usual kind stands there only where it always did."""
+        """The definition of the timing; a usual choice is left out, except those that were always stored."""
         params, measured = self.rank.params, self.measured
         usual = {"buffers": "plain", "group": "all", "parts": 1, "transport": ""}
         chosen = {name: params[name] for name in usual if params.get(name, usual[name]) != usual[name]}
@@ -156,7 +156,7 @@ class _Sweep:
         }
 
     def _usual_call(self) -> Call | None:
-        """The same call in float32, summed, to tell a pair that is refused from a call that is wrong."""
+        """Make the call in float32, summed, which shows a wrong call; None if the measured one is that."""
         form = self.form and replace(self.form, redop="sum")
         if self.dtype == "float32" and (self.form is None or form == self.form):
             return None

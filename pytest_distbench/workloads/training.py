@@ -1,6 +1,6 @@
 """Helpers for distributed trainings: deterministic set-up, disjoint and complete shards, counts over all ranks.
 
-And checkpoints of a training with a fixed number of ranks: it goes on bit for bit where it was saved.
+Checkpoints of a training with a fixed number of ranks are here too: it continues bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ P = TypeVar("P", bound="DataclassInstance")
 
 
 def preset_of(rank: RankContext, presets: Mapping[str, P]) -> P:
-    """The row of a training's table that ``rank.params["preset"]`` names, with what else of its fields they have.
+    """Return the row of a table that ``rank.params["preset"]`` names, its fields overridden by other parameters.
 
     ``{"preset": "small", "rate": 0.05}`` is the row *small* at another rate.
 
@@ -54,7 +54,7 @@ def record_setup(
     optimizer: torch.optim.Optimizer,
     *,
     preset: DataclassInstance | None = None,
-    **told: Scalar,
+    **others: Scalar,
 ) -> None:
     """Record what is trained, and how: the table ``setup`` of a run has it.
 
@@ -65,7 +65,7 @@ def record_setup(
         model: whose class names it.
         optimizer: with those of its options that are not torch's defaults, and the rate that it was made with.
         preset: the row of the training's table.
-        told: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
+        others: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
     """
     parameters, tensors = count(model)
     usual = inspect.signature(type(optimizer)).parameters
@@ -75,7 +75,7 @@ def record_setup(
         if name == "lr" or (name in usual and value != usual[name].default)
     }
     described = f"{type(optimizer).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
-    facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": described, **told}
+    facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": described, **others}
     for one in () if preset is None else fields(preset):
         value = getattr(preset, one.name)
         facts[one.name] = value if isinstance(value, Scalar) else str(value)
@@ -121,7 +121,7 @@ def sharded_batches(
         batch: per rank.
         start: steps that were taken before: a training that goes on gets the batch it would have got next.
         drop_last: leave out of each epoch what does not fill a batch on all ranks, so that all steps cost the same.
-        device: where the indices are, which is where the samples are; None: the rank's. There they are sent once an
+        device: where the indices are, which is where the samples are, by default the rank's. They are sent once an
             epoch: samples on a GPU that are indexed by the CPU wait for the GPU at every step.
 
     Returns:
@@ -176,7 +176,7 @@ def _batches(
 
 
 Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of scores (N, ...) and labels (N,), a sum over the samples."""
+"""Maps scores (N, ...) and labels (N,) to a sum over the samples."""
 
 
 def mean_over_ranks(
@@ -223,7 +223,7 @@ def mean_over_ranks(
 
 
 def right_of(top: int = 1) -> Measure:
-    """How many labels are among the ``top`` highest scores (N, classes), or on the right side of one logit (N,)."""
+    """Make a measure: labels among the ``top`` highest scores (N, classes), or on the right side of a logit (N,)."""
 
     def count(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if scores.dim() == 1:

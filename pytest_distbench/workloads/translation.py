@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pytest_distbench.workloads.data.pairs import Pairs
 
 State = tuple[torch.Tensor, ...]
-"""What a model keeps of the sentences it translates; of each tensor the first dimension is the sentences."""
+"""State of a model for the sentences it translates: tensors whose first dimension is the sentences."""
 
 
 class Translator(Protocol):
-    """A model that beam search can ask."""
+    """A model that beam search can query."""
 
     def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> State:
-        """Read source sentences (N, S) of so many tokens each."""
+        """Read source sentences (N, S), of ``lengths`` (N,) tokens."""
 
     def decode(self, prefix: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         """Scores (N, vocabulary) of the token after the prefixes (N, T); each call has one token more."""
@@ -47,19 +47,19 @@ class Batch(NamedTuple):
     tokens: int
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device, but for the lengths."""
+        """Return the batch on a device, except the lengths."""
         return self._replace(source=self.source.to(device), target=self.target.to(device))
 
 
 def padded(sentences: Sequence[Sequence[int]], *, begin: Sequence[int] = ()) -> torch.Tensor:
-    """Sentences with EOS behind each, and what they begin with, padded to the longest: (N, T) of int64."""
+    """Pad sentences, each with ``begin`` before and EOS after it, to the longest: (N, T), int64."""
     rows = [[*begin, *sentence, EOS] for sentence in sentences]
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
 
 
 def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
-    """Pairs of sentences as a batch."""
+    """Make a batch of pairs of sentences."""
     source = padded([pair[0] for pair in pairs])
     target = padded([pair[1] for pair in pairs], begin=[BOS])
     return Batch(source, (source != PAD).sum(1), target, tokens=sum(len(pair[1]) + 1 for pair in pairs))
@@ -100,7 +100,7 @@ class TokenBatches:
         self.epoch_steps = len(self._counts)
 
     def batches(self, *, start: int = 0) -> Iterator[torch.Tensor]:
-        """This rank's batches (n,) of indices for ever, on the CPU, after so many that were taken before."""
+        """Yield this rank's batches (n,) of indices without end, on the CPU, after the first ``start``."""
         of = 0 if self._rank.only_structure else self._rank.rank
         first_epoch, first = divmod(start, self.epoch_steps)
         for epoch in itertools.count(first_epoch):
@@ -133,13 +133,13 @@ def beam_search(
     most_tokens: int,
     penalty: float = 0.6,
 ) -> list[list[int]]:
-    """Translate sentences: of several that are continued beside each other the one with the best score.
+    """Translate sentences: of several continuations of each, keep the one with the best score.
 
     A score is the sum of log probabilities divided by ``((5 + tokens) / 6) ** penalty`` (Wu et al., arXiv 1609.08144,
     section 7, without its coverage penalty). A beam of 1 is greedy.
 
     Args:
-        model: is asked.
+        model: is queried.
         source: (N, S).
         lengths: tokens of each, (N,), on the CPU.
         beam: continuations that are kept of a sentence.
@@ -147,7 +147,7 @@ def beam_search(
         penalty: the higher, the longer translations are.
 
     Returns:
-        Of each sentence the tokens before EOS.
+        The tokens of each sentence before EOS.
     """
     count, device = len(source), source.device
     state = tuple(part.repeat_interleave(beam, 0) for part in model.encode(source, lengths))
@@ -185,7 +185,7 @@ def translate(
     most_tokens: int,
     batch: int = 64,
 ) -> list[list[int]]:
-    """Translations by a model in its evaluation mode, batch by batch, those of about one length together."""
+    """Translate by a model in its evaluation mode, in batches of sentences of about one length."""
     was_training = model.training
     model.eval()
     found: list[list[int]] = [[] for _ in sources]

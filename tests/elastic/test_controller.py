@@ -15,7 +15,7 @@ from support.timelines import ERROR, JOB, LOST, but
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.elastic.controller import Controller, WorkerEnds
 from pytest_distbench.elastic.engines import CannotGoOn
-from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
+from pytest_distbench.elastic.progress import explain_agent_end, explain_slow, explain_unstable
 from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
@@ -45,7 +45,7 @@ RAISED_EARLY = event("raised", t=12.5, slot=0, pid=7, generation=None, error=ERR
     ],
 )
 def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Event], change: Change, told: str) -> None:
-    text = tell_unstable(
+    text = explain_unstable(
         [event("started", t=1.0, slot=0, pid=1, process_t=0.0, restarts=0), CHANGED, *since], {0}, change, JOB
     )
 
@@ -57,7 +57,7 @@ def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Event], ch
 def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
     job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
     lines = [CHANGED, but(STARTED, restarts=restarts)]
-    text = tell_agent_end(lines, event("agent_ended", t=9.0, slot=0, code=code), job, log="the end")
+    text = explain_agent_end(lines, event("agent_ended", t=9.0, slot=0, code=code), job, log="the end")
 
     assert text.startswith(f"the agent of slot 0 ended with exit code {code} by itself")
     assert text.endswith("; its log:\nthe end")
@@ -85,7 +85,7 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Even
 def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs_on(
     change: Event, timers: dict[str, Number], told: str
 ) -> None:
-    text = tell_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
+    text = explain_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
 
     assert text.startswith(f"recovery of {change.recovery_s:.0f} s after the {change.kind} at 5.0 s, of which ")
     assert told in text
@@ -359,7 +359,7 @@ class SimulatedScript:
             raise ReadingError(self.unreadable)
         return []
 
-    heed = finish = lambda self, *_: []
+    take_end = finish = lambda self, *_: []
 
     def last_words(self) -> str:
         return "Rank 0 printed last:\nhello"
@@ -426,13 +426,13 @@ def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[.
 
 
 def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
-    text = tell_unstable([MET, STARTED, JOINED], {0}, None, replace(JOB, steps=stdout(r"step (\d+)")))
+    text = explain_unstable([MET, STARTED, JOINED], {0}, None, replace(JOB, steps=stdout(r"step (\d+)")))
 
     assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
 
 
 def test_a_recovery_of_seconds_needs_no_words() -> None:
-    assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
+    assert explain_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
 
 
 def test_a_change_that_overlaps_does_not_wait(run: Callable[..., SimulatedNodes]) -> None:

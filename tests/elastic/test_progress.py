@@ -25,7 +25,7 @@ def progress(lines: list[Event], *taken: int) -> Progress:
     made = Progress(JOB.most)
     made.taken = set(taken)
     for line in sorted(lines, key=lambda line: line.t):
-        made.heed(line)
+        made.take(line)
     return made
 
 
@@ -164,7 +164,7 @@ def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> N
     made.taken = {0, 1}
     made.forget_steps(11.5)
     for line in two.lines:
-        made.heed(line)
+        made.take(line)
 
     assert (made.stable_generation, made.step) == (None, 4)
 
@@ -173,7 +173,7 @@ def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
     made = progress([*two.lines, *started(ATTEMPTS)], 0, 1)
     made.forget_steps(30.0)
     for line in started(ATTEMPTS):
-        made.heed(line)
+        made.take(line)
 
 
 class Script:
@@ -284,7 +284,7 @@ def test_an_agent_that_ends_well_tells_that_its_worker_has_finished(script: Scri
     ended = [event("agent_ended", t=30.0, slot=0, code=0), event("agent_ended", t=31.0, slot=1, code=1)]
     script.poll()
 
-    assert [script.watch.heed(one) for one in ended] == [[event("finished", t=30.0, slot=0, generation=0)], []]
+    assert [script.watch.take_end(one) for one in ended] == [[event("finished", t=30.0, slot=0, generation=0)], []]
 
 
 def test_a_script_that_never_comes_to_a_step_is_given_up_with_what_it_said(script: Script) -> None:

@@ -29,7 +29,7 @@ from pytest_distbench.hosts.network import (
     parse_network,
     rank_hosts,
 )
-from pytest_distbench.hosts.network_hosts import Unavailable, cover, probe, tell, under_address, wire, wire_bytes
+from pytest_distbench.hosts.network_hosts import Unavailable, cover, probe, run_batch, under_address, wire, wire_bytes
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.plugin.markers import chosen_by
 from pytest_distbench.records.launch import LaunchRecord
@@ -236,10 +236,10 @@ def test_packets_have_headers_and_programs_are_told_that_fail() -> None:
     assert wire_bytes(packet(52 + 1448 + 1, headers=52, piece=1448)) == 1514 + 14 + 52 + 1
 
     with pytest.raises(Unavailable, match=r"no-such-program: No such file or directory\. Next: install iproute2"):
-        tell("no-such-program", [])
+        run_batch("no-such-program", [])
 
     with pytest.raises(Unavailable, match=r"false cannot make it: exit status 1 \(of: link add; link set\)"):
-        tell("false", ["link add", "link set"])
+        run_batch("false", ["link add", "link set"])
 
 
 def test_each_host_sends_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +287,8 @@ def test_a_network_is_read_and_written(text: str) -> None:
 
 def test_a_network_is_written_in_several_ways_and_shared_by_its_hosts() -> None:
     assert parse_network(" 1000mbit , delay=1000us ").text == "1gbit,delay=1ms"
-    told = network_module.make_network("1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, told="x")
-    assert told == parse_network("1gbit,delay=1ms,overlay,hosts=2")
+    one = network_module.make_network("1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, written="x")
+    assert one == parse_network("1gbit,delay=1ms,overlay,hosts=2")
     assert parse_network("1gbit,delay=0s").text == "1gbit"
 
     with pytest.raises(ConfigurationError, match="'1gbit,delay=1ms,delay=2ms': delay stands there twice"):

@@ -21,7 +21,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.hosts import relay as relay_module
-from pytest_distbench.hosts.relay import EVERYTHING, INTERFACE, Message, _settle_here, place_of, relay_folder
+from pytest_distbench.hosts.relay import EVERYTHING, INTERFACE, Message, _localize, place_of, relay_folder
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.hosts.slurm import OF_TASKS
 from pytest_distbench.launch.site import Exit
@@ -61,12 +61,12 @@ def folder(tmp_path: Path) -> Path:
 def test_a_host_works_in_the_launchs_folder_where_it_sees_it_and_else_in_the_relays(
     plan: LaunchPlan, folder: Path
 ) -> None:
-    here = _settle_here(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns)
+    here = _localize(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns)
 
     assert (here.directory, here.working_dir, here.data_dir) == (str(folder), plan.working_dir, plan.data_dir)
     assert here.work == plan.work
 
-    here = _settle_here(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns + 1)
+    here = _localize(plan, folder, began_ns=plan.files.began.stat().st_mtime_ns + 1)
 
     assert here.working_dir == str(folder / "work")
     assert Path(here.working_dir).is_dir()
@@ -81,12 +81,12 @@ def test_ranks_have_the_devices_of_their_own_host_and_the_interface_that_others_
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     plan = replace(plan, variables={**plan.variables, "CUDA_VISIBLE_DEVICES": "0,1"})
     began_ns = plan.files.began.stat().st_mtime_ns
-    here = _settle_here(plan, folder, began_ns=began_ns, interface="eth7")
+    here = _localize(plan, folder, began_ns=began_ns, interface="eth7")
     chosen = replace(plan, variables={**plan.variables, INTERFACE: "ib0"})
 
     assert (here.variables["CUDA_VISIBLE_DEVICES"], here.variables[INTERFACE]) == ("4,5", "eth7")
-    assert _settle_here(chosen, folder, began_ns=began_ns, interface="eth7").variables[INTERFACE] == "ib0"
-    assert INTERFACE not in _settle_here(plan, folder, began_ns=began_ns).variables
+    assert _localize(chosen, folder, began_ns=began_ns, interface="eth7").variables[INTERFACE] == "ib0"
+    assert INTERFACE not in _localize(plan, folder, began_ns=began_ns).variables
 
 
 @pytest.mark.parametrize(

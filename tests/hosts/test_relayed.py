@@ -364,11 +364,11 @@ def host() -> Iterator[Host]:
 def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> None:
     before = time.monotonic()
     host.ping()
-    assert host.read_clock() is None
+    assert host.read_offset() is None
     host.pong = Message(what="pong", number=0, at=0.0)  # an older answer
-    assert host.read_clock() is None
+    assert host.read_offset() is None
     host.pong, host.ponged_at = Message(what="pong", number=1, at=before + 3600.0), time.monotonic()
-    reading = host.read_clock()
+    reading = host.read_offset()
 
     assert reading is not None
     error_s, offset_s = reading
@@ -377,9 +377,9 @@ def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> 
 
 
 def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(host: Host) -> None:
-    host.set_clock([(0.2, 7.0), (0.1, 5.0)])
+    host.set_offset([(0.2, 7.0), (0.1, 5.0)])
     assert (host.offset_s, host.error_s) == (5.0, 0.1)
-    host.set_clock([(0.25, 5.5)])
+    host.set_offset([(0.25, 5.5)])
     assert (host.offset_s, host.error_s) == (5.0, 0.75)
-    host.set_clock([])
+    host.set_offset([])
     assert (host.offset_s, host.error_s) == (5.0, math.inf)

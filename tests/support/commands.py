@@ -49,7 +49,7 @@ def written_by_init(template: str) -> str:
         requirement="pytest-distbench==0.1.0",
         install="-r requirements.txt -e .",
         is_committed_to=True,
-        is_told_where_from=True,
+        is_installable=True,
     ).fill(template)
 
 

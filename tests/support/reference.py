@@ -29,7 +29,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
 from pytest_distbench.records.reasons import ACCEPT, QUIETER, REASONS, RECORD, VERDICTS, Reason
 from pytest_distbench.report.tables import TABLES
-from pytest_distbench.tools.explain import entries
+from pytest_distbench.tools.explain import terms
 from pytest_distbench.worker.context import Goal, RankContext
 from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
 from pytest_distbench.workloads.scaling import Scaling, TimeToAccuracy
@@ -163,7 +163,7 @@ def _words() -> Iterator[str]:
             other = f" The test {_outcome(row)}." if _outcome(row) != _outcome(verdict) else ""
             yield _point(code, f"{row.means}{other}", _step(row.next_step))
     for kind in ("word", "metric"):
-        shown = [entry for entry in entries() if entry.kind == kind and entry.name not in SAID_ELSEWHERE]
+        shown = [term for term in terms() if term.kind == kind and term.name not in SAID_ELSEWHERE]
         yield from ["", f"## {kind.capitalize()}s", "", *(_point(e.name, e.means, "", e.page) for e in shown)]
     yield from ["", "## Failures", "", OF_FAILURES]
 

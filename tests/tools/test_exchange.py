@@ -13,7 +13,7 @@ from support.stores import KEY, PLATFORM, TEST, Run, entry
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, Baselines
-from pytest_distbench.tools.transfer import entries_of, entry_rows, write_json
+from pytest_distbench.tools.transfer import baseline_rows, exported_baselines, write_json
 
 FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
 
@@ -22,7 +22,7 @@ def test_json_lines_are_read_back_whole_up_to_one_that_is_no_entry(tmp_path: Pat
     with (tmp_path / "all.json").open("wb") as out:
         write_json([FILE, FILE], out)
         out.write(b"{}\n")
-    entries = entries_of(tmp_path / "all.json")
+    entries = exported_baselines(tmp_path / "all.json")
 
     assert [next(entries) for _ in range(2)] == [(f"{tmp_path / 'all.json'}:{n}", FILE) for n in (1, 2)]
     with pytest.raises(StoredFileError, match=r"all\.json:3.*Give the output of 'distbench baseline export"):
@@ -33,13 +33,13 @@ def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
     for platform in ("b", "a"):
         Baselines(tmp_path, platform).write(TEST, KEY, FILE.entry)
 
-    assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
+    assert [file.platform for _, file in exported_baselines(tmp_path)] == ["a", "b"]
 
 
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:
     sweep = baseline_of([0.1, 0.2], at={"message_bytes": 8})
     metrics = {"latency[message_bytes=8]": sweep, "steps": baseline_of([None], "steps", "", name="steps")}
-    table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
+    table = baseline_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
 
     assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
     latencies = [("latency[message_bytes=8]", "s", "lower", i, value) for i, value in enumerate((0.1, 0.2))]

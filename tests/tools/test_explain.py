@@ -1,4 +1,4 @@
-"""What words mean: each verdict says it, and every printed term is explained."""
+"""What words mean: each verdict says it, and what was printed leads to its term."""
 
 from __future__ import annotations
 
@@ -23,33 +23,31 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.store.files import read_run_record
-from pytest_distbench.tools.explain import entries, explain
+from pytest_distbench.tools.explain import explain, terms
 
 ROOT = Path(__file__).parents[2]
 
 
 def names(text: str) -> list[str]:
-    return [entry.name for entry in explain(text)]
+    return [term.name for term in explain(text)]
 
 
 @pytest.mark.parametrize("name", [*VERDICTS, *REASONS])
 def test_each_verdict_and_each_reason_says_what_it_means_and_what_to_do(name: str) -> None:
-    [entry] = (entry for entry in explain(name) if entry.kind == ("verdict" if name in VERDICTS else "reason"))
+    [term] = (term for term in explain(name) if term.kind == ("verdict" if name in VERDICTS else "reason"))
 
-    assert entry.name == name
-    assert entry.means.endswith("." if name in VERDICTS else f". Verdict: {REASONS[name].verdict}.")
-    assert entry.next_step
+    assert term.name == name
+    assert term.means.endswith("." if name in VERDICTS else f". Verdict: {REASONS[name].verdict}.")
+    assert term.next_step
 
 
-@pytest.mark.parametrize(
-    "name", [name for entry in entries() if entry.kind == "word" for name in (entry.name, *entry.also)]
-)
+@pytest.mark.parametrize("name", [name for term in terms() if term.kind == "word" for name in (term.name, *term.also)])
 def test_each_word_is_known_by_all_its_names_and_says_what_to_do(name: str) -> None:
     in_capitals = name.upper() if len(name) > 1 else name  # N is another name than n
-    [entry] = (entry for entry in explain(in_capitals) if entry.kind == "word")
+    [term] = (term for term in explain(in_capitals) if term.kind == "word")
 
-    assert entry.means.endswith(".")
-    assert entry.next_step
+    assert term.means.endswith(".")
+    assert term.next_step
     assert explain(f"of the {name} of it")
 
 
@@ -58,7 +56,7 @@ HEADS = {column.heading for table in TABLES.values() for column in table.columns
 
 @pytest.mark.parametrize("name", [*STATISTICS, *LAUNCHERS, *sorted(HEADS - {""}), TRAINING_STEP, "training_start"])
 def test_each_statistic_launcher_and_head_of_a_column_is_known(name: str) -> None:
-    assert all(entry.means.endswith(".") for entry in explain(name))
+    assert all(term.means.endswith(".") for term in explain(name))
     assert explain(name)
 
 
@@ -67,7 +65,7 @@ def test_a_platform_is_known_by_its_form() -> None:
 
 
 def test_every_page_that_is_named_has_that_section() -> None:
-    for page in {entry.page for entry in entries()}:
+    for page in {term.page for term in terms()}:
         name, _, section = page.partition("#")
         headings = re.findall(r"^#+ (.*)", (ROOT / "docs" / name).read_text(), re.MULTILINE)
         assert section in ["", *(re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings)]
@@ -157,14 +155,14 @@ def test_only_whole_words_lead_to_an_entry() -> None:
     assert "new" not in names("new_fraction")
     assert names("blatency") == []
 
-    assert {sign.meaning for sign in SIGNS if sign.meaning} <= {entry.name for entry in entries()}
+    assert {sign.meaning for sign in SIGNS if sign.meaning} <= {term.name for term in terms()}
 
 
 def test_a_reason_of_a_conftest_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REASONS, "odd", because("regressed", "Odd in a way."))
-    [entry] = explain("odd")
+    [term] = explain("odd")
 
-    assert (entry.means, entry.next_step) == ("Odd in a way. Verdict: regressed.", "")
+    assert (term.means, term.next_step) == ("Odd in a way. Verdict: regressed.", "")
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

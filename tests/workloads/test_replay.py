@@ -25,7 +25,7 @@ STEP = of(reduce(4096, how="sum"))
 
 def params(source: Any, of_which: str = "", *, world_size: int = 2, beside: Path = Path()) -> dict[str, Any]:
     given = Arguments("communication.replay", Path(__file__))
-    return replay_params(given, source, of_which, world_size=world_size, beside=beside)
+    return replay_params(given, source, of_which, world_size=world_size, folder=beside)
 
 
 def run_with(**fingerprints: Fingerprint) -> Run:

@@ -1,9 +1,9 @@
-"""Engines: what one is, and the table of them. The rest of the code asks here, never for a name.
+"""Engines: their interface and their table. No other module names one.
 
-An engine changes the membership of a job, and says what its agents do. It decides nothing. A new one is a row, and a
-module that fulfils :class:`Engine`. pytest's process reads this module, so it imports nothing of an engine: a row's
-``make`` does, in the controller's process. What nodes print is read from pipes as it comes, line by line with its time,
-not from files now and then.
+An engine starts and ends the nodes of a job, and reports what their agents do. It decides nothing. A new engine is a
+row, and a module that fulfils :class:`Engine`. pytest's process reads this module, so the module imports no
+engine: a row's ``make`` does, in the controller's process. The output of nodes is read from pipes as it comes, line by
+line with its time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _END_S = 2.0
 
 
 class NodeOutputs:
-    """The outputs of all nodes of a job. All of it goes to the agents' logs as well."""
+    """Reads what all nodes of a job print, and copies it to the agents' logs."""
 
     def __init__(self, files: LaunchFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
@@ -46,7 +46,7 @@ class NodeOutputs:
         self._threads: list[threading.Thread] = []
 
     def open(self, slot: int) -> tuple[int, int]:
-        """Two descriptors for a new node to print to, stdout and stderr; the caller closes them."""
+        """Return pipes for the stdout and the stderr of a new node; the caller closes them."""
         theirs = []
         for _ in range(2):
             ours, descriptor = os.pipe()
@@ -57,14 +57,14 @@ class NodeOutputs:
         return theirs[0], theirs[1]
 
     def take(self) -> list[Event]:
-        """The whole lines since the last call. Never blocks."""
+        """Return the complete lines since the last call, as events. Never blocks."""
         found = []
         while not self._lines.empty():
             found.append(self._lines.get())
         return found
 
     def finish(self) -> None:
-        """Wait, a moment at most, until all that nodes that have ended printed is there."""
+        """Wait, a moment at most, until the output of nodes that have ended is read."""
         deadline = time.monotonic() + _END_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -85,49 +85,49 @@ class NodeOutputs:
 LOOPBACK = "127.0.0.1"
 STORE_S = 60.0  # how long agents and workers wait for the store
 MAX_RESTARTS = 1000
-"""Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
+"""Limit of restarts: torchrun counts one for a join if a worker loses its peers before its agent sees the new node."""
 
 
 class CannotGoOn(Exception):
-    """The job has failed; the text says how."""
+    """The job has failed; the message says why."""
 
 
 class Engine(Protocol):
-    """Nodes of one elastic job."""
+    """Starts, signals and ends the nodes of one elastic job."""
 
     def join(self, slot: int) -> None:
         """Start a node. Returns at once."""
 
     def leave(self, slot: int) -> None:
-        """Ask a node to go. Returns at once."""
+        """Ask a node to leave. Returns at once."""
 
     def kill(self, slot: int) -> None:
-        """Lose a node: all its processes end at once."""
+        """End all processes of a node at once, as if it was lost."""
 
     def crash(self, slot: int) -> None:
-        """Lose the worker of a node, and not its agent."""
+        """Kill the workers of a node, but not its agent."""
 
     def stop(self, slot: int) -> None:
-        """Let all processes of a node stand still."""
+        """Suspend all processes of a node."""
 
     def go_on(self, slot: int) -> None:
-        """Let them go on."""
+        """Resume the processes of a suspended node."""
 
     def poll(self) -> list[Event]:
-        """What has happened since the last call, and agents do not note themselves. Never blocks.
+        """Return the events since the last call that agents do not write themselves. Never blocks.
 
-        An engine that has broken down raises :class:`CannotGoOn`.
+        Raises :class:`CannotGoOn` if the engine itself has broken down.
         """
 
     def log(self, slot: int) -> str:
-        """The last lines of what the slot's agents have printed."""
+        """Return the last lines that the agents of a slot have printed."""
 
     def close(self) -> None:
         """End all nodes."""
 
 
 Causes = Mapping[str, float]
-"""What a rendezvous waits for, and what to turn -> seconds that this takes at most; 0: it was not in it."""
+"""Causes of a long rendezvous, with the setting to change -> seconds each takes at most, or 0 if it does not apply."""
 
 _KNOBS = {
     "detect": (
@@ -168,24 +168,24 @@ DEFAULT_ENGINE = "stock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """One engine, as the rest of the code sees it.
+    """One engine: how it is made, its timers, and what its failures mean.
 
     Attributes:
-        make: makes it, in the controller's process, of a job's plan and, of a script, of what its nodes print to.
-            It imports what it needs, and hosts the store its nodes meet at.
-        timers: how long it waits, by name; or, where the name does not end in ``_s``, how often. Those whose default is
-            an ``int`` are whole. All have ``collective_s``, which workers take, and ``settle_s``, which the controller
-            takes.
-        problem: why it cannot be used here; empty: it can.
-        stand_in: the engine that takes its place then.
+        make: makes the engine, in the controller's process, from the job's plan and, for a script, the outputs of its
+            nodes. It imports what the engine needs, and hosts the store at which its nodes meet.
+        timers: default timers by name: seconds if the name ends in ``_s``, else a number of times. Those whose default
+            is an ``int`` are whole. All engines have ``collective_s``, for workers, and ``settle_s``, for the
+            controller.
+        problem: returns why the engine cannot be used here, or "".
+        stand_in: the engine that is used in its place then.
 
     What its failures mean:
-        split: of a job that has fallen into two, ``{timers}`` being its timers.
-        unnoticed: of a node that is gone, and no survivor has restarted.
-        hang_on_join: of nodes that have met, and none has joined a group.
-        no_meeting: of nodes that have not even met.
-        restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
-        knobs: what makes any other part of a recovery long, and what to turn.
+        split: the job has fallen into two; ``{timers}`` are its timers.
+        unnoticed: a node is gone, and no survivor has restarted.
+        hang_on_join: nodes have met, and none has joined a group.
+        no_meeting: nodes have not even met.
+        restarts: an agent has no restarts left; ``{limit}`` is how many there were. "" if the engine has no limit.
+        knobs: what makes any other part of a recovery long, and what to change.
     """
 
     help: str
@@ -204,10 +204,10 @@ class EngineKind:
     stand_in: str = ""
 
     def all_timers(self, given: Mapping[str, Number]) -> dict[str, Number]:
-        """Those that were given, and the defaults of the others, in the order of the row.
+        """The given timers, and defaults of the others, in the order of the row.
 
-        They may be given for an engine that this one stands in for: what it does not have is left out, and what it
-        takes no fraction of is rounded up.
+        They may be given for an engine that this one replaces: timers that it lacks are left out, and those that must
+        be whole are rounded up.
         """
         found: dict[str, Number] = {}
         for name, usual in self.timers.items():
@@ -217,7 +217,7 @@ class EngineKind:
 
 
 def torch_release() -> str:
-    """The release of torch that is installed, ``torch 2.13``, without importing it."""
+    """The installed release of torch, such as ``torch 2.13``, found without importing torch."""
     return f"torch {text(release_of(hardware.installed_version('torch')))}"
 
 
@@ -230,7 +230,7 @@ FAST_PARTS = frozenset(
         "REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST", "ERROR_TIMEOUT", "FINISH",
     }
 )  # fmt: skip
-"""All that ``elastic/engines/fast_agent.py`` takes from that module of torch, which is no public one."""
+"""Names that ``elastic/engines/fast_agent.py`` uses of torch's rendezvous, a private module."""
 
 
 def _fast_problem() -> str:
@@ -316,4 +316,4 @@ ENGINES: dict[str, EngineKind] = {
         knobs=_KNOBS,
     ),
 }
-"""By the name that ``elastic(..., engine=...)`` takes."""
+"""Engines by their name in ``elastic(..., engine=...)``."""

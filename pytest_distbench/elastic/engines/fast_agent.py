@@ -1,11 +1,10 @@
 """The agent of a node of the fast engine: torch's elastic agent, in a process that was forked with torch loaded.
 
-Its worker is forked by the same parent, whom it asks. Its rendezvous is torch's, with timers below a second, and a
-leave, which that lacks.
+Its worker is forked by the same parent. Its rendezvous is torch's, with timers below a second, and with a way to leave,
+which torch's lacks.
 
-All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
-uses of the rendezvous is listed as ``FAST_PARTS`` beside its row: where torch lacks one of them the engine does not
-run.
+All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. ``FAST_PARTS``
+lists what this module uses of the rendezvous: without one of these names in torch, the engine does not run.
 """
 
 from __future__ import annotations
@@ -49,34 +48,34 @@ _LEAVE_S = 2.0
 
 
 class FastRendezvous(private.DynamicRendezvousHandler):
-    """The rendezvous of a node. Its public way takes whole seconds, looks once a second, and forgets no node."""
+    """The rendezvous of a node. torch's public one takes whole seconds, polls once a second, and forgets no node."""
 
-    def __init__(self, *parts: Any, tell: Callable[[float], None]) -> None:
+    def __init__(self, *parts: Any, report: Callable[[float], None]) -> None:
         super().__init__(*parts)
-        self.tell = tell
+        self.report = report
 
     def next_rendezvous(self) -> RendezvousInfo:
         start = time.monotonic()
         info = super().next_rendezvous()
-        self.tell(time.monotonic() - start)
+        self.report(time.monotonic() - start)
         return info
 
     def num_nodes_waiting(self) -> int:
-        """Nodes that wait to be let in; this one is among them where the others count it as lost.
+        """Number of nodes that wait to be let in, with this one if the others count it as lost.
 
-        On a busy machine its signs of life come too late. torch's own trains on alone then, beside the others.
+        Heartbeats come too late on a busy machine. torch's own agent would then train on alone, apart from the others.
         """
         waiting = super().num_nodes_waiting()
         return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
 
     def leave(self) -> None:
-        """Take this node off all lists: others need not wait until it counts as lost."""
+        """Take this node off all lists, so that others need not wait until it counts as lost."""
         self._stop_heartbeats()
         self._op_executor.run(_leave, time.monotonic() + _LEAVE_S)
 
 
-def make_rendezvous(store: TCPStore, run_id: str, job: ElasticJob, tell: Callable[[float], None]) -> FastRendezvous:
-    """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
+def make_rendezvous(store: TCPStore, run_id: str, job: ElasticJob, report: Callable[[float], None]) -> FastRendezvous:
+    """Make the rendezvous of this process's node; ``report`` is called with the seconds that each one took."""
     timers = job.timers
     poll_s = float(timers["poll_s"])
     # it walks the stack for a log that is off: nearly all a rendezvous costs
@@ -98,11 +97,11 @@ def make_rendezvous(store: TCPStore, run_id: str, job: ElasticJob, tell: Callabl
     backend = C10dRendezvousBackend(store, run_id)
     holder = private._BackendRendezvousStateHolder(backend, settings, cache_duration=poll_s)  # type: ignore[arg-type]
     node = FastRendezvous._node_desc_generator.generate(LOOPBACK)
-    return FastRendezvous(node, settings, backend.name, store, holder, tell=tell)
+    return FastRendezvous(node, settings, backend.name, store, holder, report=report)
 
 
 def _leave(context: Any, deadline: float) -> private._Action:
-    """What is next for a node that leaves; torch's own leaves it on the list of those that wait."""
+    """Return the next action of a node that leaves; torch's own would leave it on the list of waiting nodes."""
     state, node = context.state, context.node
     for members, action in (
         (state.participants, private._Action.REMOVE_FROM_PARTICIPANTS),
@@ -116,12 +115,12 @@ def _leave(context: Any, deadline: float) -> private._Action:
 
 _WORKER = "pytest_distbench.elastic.engines.fast_agent:work"
 _FEWEST_S = 0.001
-_SHUTDOWN_S = 30  # how long a worker may take to end when it is told to: torchrun's own
+_SHUTDOWN_S = 30  # how long a worker may take to end when it is asked to: torchrun's own
 _FAILED = 1
 
 
 class _Agent(SimpleElasticAgent):
-    """torch's agent, whose worker a parent forks, and which is woken by its end."""
+    """torch's agent whose worker a parent process forks, and which wakes when the worker ends."""
 
     def __init__(self, spec: WorkerSpec, parent: Parent, plan: LaunchPlan, run_id: str) -> None:
         super().__init__(spec)
@@ -178,7 +177,7 @@ class _Agent(SimpleElasticAgent):
 
 
 def run(path: str, port: str, run_id: str, descriptor: int) -> NoReturn:
-    """Be the agent of a node, which meets others at a store, until its worker has finished or SIGTERM asks it to go."""
+    """Run the agent of a node until its worker has finished, or SIGTERM asks it to leave."""
     plan, slot = LaunchPlan.read_from(path), int(os.environ[SLOT_VARIABLE])
     job = plan.expect(Job).job
     take_output(plan.files.agent_log(slot))
@@ -210,7 +209,7 @@ def run(path: str, port: str, run_id: str, descriptor: int) -> NoReturn:
         with contextlib.suppress(Exception):  # the others will miss it in time
             if rendezvous is not None:
                 rendezvous.leave()
-    except BaseException:  # noqa: BLE001 whatever ends an agent is told in its log
+    except BaseException:  # noqa: BLE001 whatever ends an agent is in its log
         traceback.print_exc()
         code = _FAILED
     os._exit(code)
@@ -221,6 +220,6 @@ def _raise_signal(number: int, _: object) -> NoReturn:
 
 
 def work(plan: str) -> NoReturn:
-    """Be a worker of a node."""
+    """Run a worker of a node."""
     forked.make_independent()
     training.main(plan)

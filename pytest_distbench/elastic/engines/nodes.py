@@ -1,9 +1,9 @@
 """The engines stock and fast, whose nodes are processes of this host.
 
-Of stock each node is the command-line tool torchrun, as users start it on each of their hosts. Those of fast are agents
-and workers forked from one process that has torch loaded, with timers below a second. The store is the controller's, so
-that it outlives every node. The processes of a node are its agent and its workers, with all below them, wherever in the
-tree of processes; what an engine does to them holds for every way to start them.
+A node of stock is the command-line tool torchrun, as users start it on each of their hosts. Agents and workers of fast
+are forked from one process that has torch loaded, with timers below a second. The controller hosts the store, so that
+it outlives every node. The processes of a node are its agent and its workers, with all their descendants, wherever in
+the process tree; both engines signal all of them.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _LOOK_S = 0.002
 class Node:
     """A node of an elastic job.
 
-    Its processes have its word in their environment. Those that were forked show another's environment: whoever has
-    forked them tells which they are, by the process id of the agent.
+    Its processes have ``word`` in their environment. Forked ones show another's environment: ``forked`` lists them by
+    the process id of the agent.
     """
 
     agent: int
     word: str
     forked: Callable[[int], Sequence[int]] = lambda agent: [agent]
-    is_told: bool = False
+    is_reported: bool = False
 
     def members(self) -> list[psutil.Process]:
-        """All its processes: those of its family, and those that got away but for the word in their environment."""
+        """All processes of the node: its family, and those that left it but have ``word`` in their environment."""
         found = [*processes.find_marked(NODE_VARIABLE, self.word), *self._family()]
         return [p for p in {p.pid: p for p in found}.values() if p.pid != os.getpid()]
 
@@ -67,7 +67,7 @@ class Node:
             processes.send([process.pid for process in find() if process.pid != self.agent], signal.SIGKILL)
 
     def end(self) -> None:
-        """SIGKILL all its processes, until there is none: one may start others meanwhile."""
+        """SIGKILL the processes of the node until none is left: one may start others meanwhile."""
         _kill(self._family())  # at once: to look through the environment of all processes takes a while
         deadline = time.monotonic() + _KILL_S
         while (members := self.members()) and time.monotonic() < deadline:
@@ -97,16 +97,15 @@ class NodeEngine:
     def log(self, slot: int) -> str:
         return tail(self._files.agent_log(slot))
 
-    def _told_end(self, slot: int, code: int | None) -> list[Event]:
+    def _end_event(self, slot: int, code: int | None) -> list[Event]:
         node = self._nodes[slot]
-        if code is None or node.is_told:
+        if code is None or node.is_reported:
             return []
-        node.is_told = True
+        node.is_reported = True
         return [event("agent_ended", t=time.monotonic(), slot=slot, code=code)]
 
 
 def _kill(members: Sequence[psutil.Process]) -> None:
-    """SIGKILL processes, the first one first, and wait until they are gone. How they ended is left to their parent."""
     for process in members:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -116,9 +115,9 @@ def _kill(members: Sequence[psutil.Process]) -> None:
 
 
 HANGS_ON_SCALE_UP = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""torch 2.13: agents keep the address of the first round, so that a node that joins later waits for one that nobody
-publishes, until its store gives up after 60 s (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). Can go
-when tests/elastic/engines/test_stock.py says so."""
+"""Workaround for torch 2.13: agents keep the address of the first round, so a node that joins later waits for one that
+nobody publishes, until its store gives up after 60 s (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+Remove it when tests/elastic/engines/test_stock.py says so."""
 
 _RENDEZVOUS = "RENDEZVOUS"
 
@@ -128,7 +127,7 @@ _REAP_S = 1.0
 
 
 class TorchrunEngine(NodeEngine):
-    """Nodes that are torchrun processes. The workaround is for what this torch does wrong; a test leaves it out."""
+    """Nodes that are torchrun processes. ``workaround`` sets variables for a fault of this torch."""
 
     def __init__(
         self,
@@ -144,12 +143,12 @@ class TorchrunEngine(NodeEngine):
         named = ["-m", body.module] if body.module else [body.file]
         self._script = [*named, *body.arguments] if body.is_script else []
         self._devices = plan.devices if body.is_script else []
-        """Of each slot, where its worker takes the first that it sees, as a script does."""
+        """Device of each slot, of which its worker uses the first visible one, as a script does."""
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._offsets: dict[int, int] = {}
-        """Slot -> how much of its log was read."""
+        """Slot -> bytes of its log that were read."""
         self._gone: list[tuple[subprocess.Popen[bytes], Node]] = []
-        """Those whose slot another one has taken; they may not have ended yet."""
+        """Former nodes of slots that are used again; they may not have ended yet."""
 
     def _command(self, slot: int) -> list[str]:
         job, timers = self._job, self._job.timers
@@ -171,7 +170,7 @@ class TorchrunEngine(NodeEngine):
             f"--rdzv-id={self._id}",
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in settings.items())}",
             f"--max-restarts={timers['max_restarts']}",
-            *(["--event-log-handler=console"] if tells_events() else []),
+            *(["--event-log-handler=console"] if prints_events() else []),
             f"--log-dir={self._files.torchrun_logs / str(slot)}",
             f"--local-addr={LOOPBACK}",
             *(script or ["-m", "pytest_distbench.worker", "elastic", str(self._files.plan)]),
@@ -221,9 +220,9 @@ class TorchrunEngine(NodeEngine):
             whole = data[: data.rfind(b"\n") + 1]
             self._offsets[slot] += len(whole)
             now = time.monotonic()
-            told = rendezvous_seconds(whole.decode(errors="replace"))
-            found += [event("rendezvous", t=now, slot=slot, seconds=seconds) for seconds in told]
-            found += self._told_end(slot, code)
+            durations = rendezvous_seconds(whole.decode(errors="replace"))
+            found += [event("rendezvous", t=now, slot=slot, seconds=seconds) for seconds in durations]
+            found += self._end_event(slot, code)
         return found
 
     def close(self) -> None:
@@ -238,17 +237,17 @@ def _end(agent: subprocess.Popen[bytes], node: Node) -> None:
 
 
 @functools.cache
-def tells_events() -> bool:
+def prints_events() -> bool:
     """Whether this torchrun prints its events when asked (https://github.com/pytorch/pytorch/pull/155268).
 
-    Where it does not, nobody sees when agents meet, and that part of a recovery is unaccounted.
+    If it does not, nobody sees when agents meet, and that part of a recovery is unaccounted.
     """
     found = importlib.util.find_spec("torch.distributed.run")
     return found is not None and "--event-log-handler" in Path(str(found.origin)).read_text()
 
 
 def rendezvous_seconds(log: str) -> list[float]:
-    """How long each rendezvous took that an agent's log tells of; events of torchelastic are lines of JSON."""
+    """Seconds of each rendezvous in an agent's log, in which events of torchelastic are lines of JSON."""
     found = []
     for line in log.splitlines():
         if _RENDEZVOUS not in line:
@@ -268,13 +267,13 @@ _parents: list[Parent] = []  # the one of this process, which jobs of a pool sha
 
 
 def let_parent_end() -> None:
-    """End what agents were forked from, if anything, which runs the exit handlers of the modules it has imported."""
+    """End the process that agents are forked from, if any; it runs the exit handlers of its imported modules."""
     while _parents:
         _parents.pop().end()
 
 
 class FastEngine(NodeEngine):
-    """Nodes that are forked. The first is to be made before this process has a second thread."""
+    """Nodes that are forked. Make the first engine before this process has a second thread."""
 
     def __init__(self, plan: LaunchPlan, outputs: NodeOutputs | None = None) -> None:
         assert outputs is None, "it runs functions only"
@@ -285,7 +284,7 @@ class FastEngine(NodeEngine):
         super().__init__(plan)
         self._parent = _parents[0]
         self._gone: list[Node] = []
-        """Those whose slot another one has taken; they may not have ended yet."""
+        """Former nodes of slots that are used again; they may not have ended yet."""
 
     def join(self, slot: int) -> None:
         if slot in self._nodes:
@@ -313,7 +312,7 @@ class FastEngine(NodeEngine):
             raise CannotGoOn(_LOST) from None
         found: list[Event] = []
         for slot, node in self._nodes.items():
-            found += self._told_end(slot, self._parent.ended.get(node.agent))
+            found += self._end_event(slot, self._parent.ended.get(node.agent))
         return found
 
     def close(self) -> None:
@@ -321,7 +320,6 @@ class FastEngine(NodeEngine):
             node.end()
 
     def _count(self, agent: int) -> list[int]:
-        """An agent and its worker; where nobody can tell any more, the agent."""
         try:
             return self._parent.count(agent)
         except LauncherError:

@@ -1,6 +1,6 @@
-"""What one launch of an elastic job, or of a pool of them, measured, by its timelines. Pure.
+"""Metrics of one launch of an elastic job, or of a pool of them, from its timelines. Pure.
 
-That is metrics to be judged, and events for the record of the launch.
+Events for the record of the launch are made here too.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _WHERE = "elastic(...)"
 
 
 def measure(job: ElasticJob, history: History) -> tuple[list[Event], list[Sample]]:
-    """What a run showed: events for its record, and its metrics. There are none where nobody took a step."""
+    """Return the events and the metrics of a run; both are empty if no step was taken."""
     first = history.first_step_t
     if first is None:
         return [], []
     began = min((line.t for line in history.of("began")), default=first)
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
     end = max((line.t for line in history.finished), default=last)
-    told = event(
+    summary = event(
         "job",
         t=began - first,
         job=job,
@@ -69,24 +69,24 @@ def measure(job: ElasticJob, history: History) -> tuple[list[Event], list[Sample
     changes = change_results(history)
     epochs = epoch_results(history, changes)
     torn = {name for line in history.of("loaded") for name in line.torn}
-    measurements = [*_of_run(job, history, told, changes, epochs), *_of_changes(job, changes, torn=len(torn))]
-    if job.cores is not None:  # nodes take turns on the cores: a clock is shown, and not judged
-        clocks = ("s", "samples/s"), ("goodput", "lost_fraction")
-        is_clock = [m.unit in clocks[0] or m.name in clocks[1] for m in measurements]
-        measurements = [replace(m, better="info") if it else m for m, it in zip(measurements, is_clock, strict=True)]
-    return [told, *changes, *epochs, *history.worker_results(first), *rate_changes(history)], measurements
+    measurements = [*_of_run(job, history, summary, changes, epochs), *_of_changes(job, changes, torn=len(torn))]
+    if job.cores is not None:  # nodes take turns on the cores: their timings are not judged
+        units, names = ("s", "samples/s"), ("goodput", "lost_fraction")
+        is_timing = [m.unit in units or m.name in names for m in measurements]
+        measurements = [replace(m, better="info") if it else m for m, it in zip(measurements, is_timing, strict=True)]
+    return [summary, *changes, *epochs, *history.worker_results(first), *rate_changes(history)], measurements
 
 
 def _of_run(
-    job: ElasticJob, history: History, told: Event, changes: Sequence[Event], epochs: Sequence[Event]
+    job: ElasticJob, history: History, summary: Event, changes: Sequence[Event], epochs: Sequence[Event]
 ) -> list[Sample]:
     given_s = _given_s(history)
     stall_s = sum(c.stall_s or 0.0 for c in changes) + sum(stall_s for stall_s, _ in unplanned(history))
     found = [
-        number("training_time", told.training_s, unit="s", better="lower"),
-        number("start_time", told.start_s, unit="s"),
+        number("training_time", summary.training_s, unit="s", better="lower"),
+        number("start_time", summary.start_s, unit="s"),
         number("goodput", min(1.0, useful_s(history) / given_s) if given_s > 0 else None, better="higher"),
-        number("lost_fraction", stall_s / told.training_s if told.training_s else None, better="lower"),
+        number("lost_fraction", stall_s / summary.training_s if summary.training_s else None, better="lower"),
     ]
     if job.steps is None:  # nobody sees from outside what a script trains on and keeps
         skipped, repeated = count_samples(history)
@@ -122,10 +122,10 @@ def _of_run(
 
 
 def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[Sample]:
-    """The losses of the epochs as a golden curve: of a fixed run all, and of one whose nodes hold at each change.
+    """The losses of the epochs as a golden curve: all of a fixed run, and of one whose nodes hold at each change.
 
-    Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
-    what the job goes back to at the furthest. A change at a moment comes at another step in each run.
+    Other runs have those that no change can have touched: up to the newest checkpoint before a change at a step, which
+    is the furthest that the job goes back. A change at a moment comes at another step in each run.
     """
     changes = job.changes
     is_whole = job.hold or not changes
@@ -158,9 +158,10 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
 
 
 def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Sample]:
-    """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike.
+    """Workers that did not continue with what was saved, a metric for each kind of state; replicas that differ.
 
-    The order is judged of whole epochs that have no other epoch's: those differ in it too, and have a row of their own.
+    The order of samples is judged if none was skipped or repeated and no epoch has another's order, which have metrics
+    too.
     """
     if job.checkpoint_every is None:
         return []
@@ -173,12 +174,12 @@ def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Samp
     same = epochs_in_one_order(history)
     reordered = samples_reordered(history) if is_whole and not same[0] else (0, "")
     metrics += [_none(ORDER, *same), _none(REORDERED, *reordered)]
-    # of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats
+    # of a body that records them; which steps lie about a load is chance, so that no digit of it repeats
     if (lost := accuracy_lost(history)) is not None:
         metrics.append(number("accuracy_lost", lost))
     if any(step.loss is not None for worker in history.workers.values() for step in worker.steps):
-        lost_share, told = worst_relapse(history)
-        facts: dict[str, Scalar] = {SAID: told} if told else {}
+        lost_share, words = worst_relapse(history)
+        facts: dict[str, Scalar] = {SAID: words} if words else {}
         most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
         share = Sample(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
         metrics.append(share)
@@ -186,9 +187,9 @@ def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Samp
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[Event], *, torn: int) -> list[Sample]:
-    """Median and largest cost of each kind of change; those that another change disturbed do not count.
+    """Median and largest cost of each kind of change, without changes that another one overlapped.
 
-    ``torn`` checkpoints were passed over: so much further a job may have gone back.
+    ``torn`` is the number of checkpoints that were passed over: the job may go back further by as many intervals.
     """
     done = (change for change in changes if change.after is not None and not change.overlapped)
     kinds = grouped(((change.kind, change.before, change.after), change) for change in done)
@@ -219,7 +220,7 @@ def _of_changes(job: ElasticJob, changes: Sequence[Event], *, torn: int) -> list
 
 
 def useful_s(history: History) -> float:
-    """Seconds of nodes that went into steps that counted, each at the median time of its world size."""
+    """Node-seconds of steps that counted, each at the median time of its world size."""
     useful = 0.0
     before = 0, -1, 0.0
     widest = 1
@@ -227,9 +228,9 @@ def useful_s(history: History) -> float:
         first = lines[0]
         step_s = history.step_s(first.world_size)
         goes_on = before[1] == generation
-        steps = number - before[0] if goes_on else 1  # a script may tell of every tenth alone
+        steps = number - before[0] if goes_on else 1  # a script may report every tenth alone
         seconds = steps * (step_s or 0.0)
-        if goes_on and first.is_laid and history.tells_within_epochs:
+        if goes_on and first.is_laid and history.reports_within_epochs:
             due = math.inf if step_s is None else widest * step_s
             seconds = min(max(seconds, first.t - before[2]), due)  # behind an epoch's last line, until another was due
         elif goes_on:
@@ -254,9 +255,9 @@ def _given_s(history: History) -> float:
 
 
 def _longest_interval(history: History, claimed: int) -> int | None:
-    """Steps between a checkpoint and the next of its generation, or what it went on from; None: there were not two.
+    """Most steps between two checkpoints of a generation, or the first and its start, or None if there are no two.
 
-    Steps behind the last one count where they are more than was claimed: there a checkpoint is missing.
+    Steps after the last checkpoint count if they are more than ``claimed``: a checkpoint is missing there.
     """
     found = []
     for generation in history.generations:
@@ -268,8 +269,8 @@ def _longest_interval(history: History, claimed: int) -> int | None:
     return max(found, default=None)
 
 
-def _none(name: str, value: int, told: str = "") -> Sample:
-    facts: dict[str, Scalar] = {SAID: told} if told else {}
+def _none(name: str, value: int, words: str = "") -> Sample:
+    facts: dict[str, Scalar] = {SAID: words} if words else {}
     none = Bound(side="most", value=0, where=_WHERE, is_default=True)
     return Sample(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
 
@@ -283,7 +284,7 @@ def number(
     at: dict[str, Scalar] | None = None,
     bounds: Sequence[Bound] = (),
 ) -> Sample:
-    """A metric; of a kind that is only told, unless it says another."""
+    """Make a metric, which is not judged unless ``better`` says how."""
     return Sample(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))
 
 
@@ -291,7 +292,7 @@ _SHORTEST_S = 0.1  # of a row of its own: a slot changes hands within it
 
 
 def stretches_of(demand: Demand, holds: Sequence[Event], end_s: float) -> list[Event]:
-    """Stretches of time in which slots and demand were the same; a server that is ready begins one too."""
+    """Periods in which slots and demand were constant; a server that gets ready begins one too."""
     marks = {0.0, end_s, *(at_s for at_s, _ in demand)}
     for hold in holds:
         marks |= {hold.t, hold.end_s} | ({hold.ready_s} if hold.ready_s is not None else set())
@@ -313,7 +314,7 @@ def stretches_of(demand: Demand, holds: Sequence[Event], end_s: float) -> list[E
 
 
 def preemptions_of(lines: Sequence[Event], holds: Sequence[Event], began: float) -> list[Event]:
-    """The demands for more slots than there were, and how soon they were free and their servers ready."""
+    """Demands for more slots than the serving had, and the seconds until slots were free and servers ready."""
     found = []
     demands = [line for line in lines if line.what == "demanded"]
     for index, demand in enumerate(demands):
@@ -343,17 +344,17 @@ def measure_pool(
     began = next((line.t for line in _of(lines, "clock_began")), None)
     if began is None:
         return [], []
-    histories = {name: History(told) for name, told in jobs.items()}
+    histories = {name: History(events) for name, events in jobs.items()}
     results: list[Event] = []
     measurements: list[Sample] = []
     for job in pool.jobs:
-        told, found = _job(job, lines, histories[job.name], began)
-        results += told
+        events, found = _job(job, lines, histories[job.name], began)
+        results += events
         measurements += found
     first = min((line.t for line in _of(lines, "submitted")), default=began)
     ends = [line.t for line in _of(lines, "ended")]
     if len(ends) < len(pool.jobs):  # it was ended
-        ends = [line.t for told in (lines, *jobs.values()) for line in told]
+        ends = [line.t for events in (lines, *jobs.values()) for line in events]
     last = max(ends)
     holds = holds_of(lines, began, last)
     whole = pool.slots * (last - first)
@@ -387,11 +388,11 @@ def measure_pool(
 
 
 _ENDS = {"asked": "asked_s", "server_ready": "ready_s", "freed": "end_s"}
-"""What a line says of a slot that somebody has."""
+"""Event of a held slot -> the fact of the hold that it sets."""
 
 
 def holds_of(lines: Sequence[Event], began: float, last: float) -> list[Event]:
-    """Who had which slot when, by their beginning; nobody has one after ``last``."""
+    """Owners of slots over time, sorted by begin; a hold that is still open ends at ``last``."""
     open_holds: dict[int, Event] = {}
     found = []
     for line in lines:
@@ -415,11 +416,11 @@ def _job(
     submitted = next((line.t for line in _of(lines, "submitted") if line.job == wanted.name), began)
     ended = next((line.t for line in _of(lines, "ended") if line.job == wanted.name), None)
     started = history.first_step_t
-    told, *of_job = events or [event("job", t=submitted - began, job=wanted, schedule=wanted.schedule)]
-    told = replace(
-        told,
+    summary, *of_job = events or [event("job", t=submitted - began, job=wanted, schedule=wanted.schedule)]
+    summary = replace(
+        summary,
         facts={
-            **told.facts,
+            **summary.facts,
             "submitted_s": submitted - began,
             "started_s": None if started is None else started - began,
             "ended_s": None if ended is None else ended - began,
@@ -437,7 +438,7 @@ def _job(
         found.append(number("slots_kept", freed - trained, unit="s", better="lower"))
     most = max(map(history.world_size, history.generations), default=None)
     found.append(number("most_workers", most, better="exact"))
-    return [told, *of_job], [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
+    return [summary, *of_job], [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
 
 
 def _spans(history: History) -> list[tuple[float, float]]:

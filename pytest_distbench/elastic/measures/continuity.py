@@ -1,12 +1,11 @@
-"""Did each generation go on where it should have: its step, its samples, and what it had learned? Pure.
+"""Did each generation continue where it should: its step, its samples, and what it had learned? Pure.
 
-Every sample of every epoch is to be trained on once, as was asked for, and each epoch has an order of its own. Samples
-are counted over the passes that counted. The count says nothing about a sampler that was not told its epoch anew: it
-goes through the order of epoch 0 again. A training whose epochs all have one order does not shuffle, and nothing is
-told of it.
+Every sample of every epoch is to be trained on once, and each epoch has an order of its own. Samples are counted over
+the passes that counted. Counts do not show a sampler without ``set_epoch``: it repeats the order of epoch 0. A training
+whose epochs all have one order does not shuffle, and is not reported.
 
-What was learned is looked for behind each load, in loss and accuracy there against the checkpoint's: a backstop behind
-the digests of ``ledger.py``, which sees what is lost on a way that has no digest.
+What was learned is compared at each load, by loss and accuracy before and after it: a backstop for the digests of
+``ledger.py``, which sees what is lost on a way that has no digest.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ _NAMED = "Wrong epoch on resume"
 _TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"
 
 
-def tell_wrong_resume(history: History, job: ElasticJob) -> str:
-    """What is wrong with where a generation went on, by its name and with its remedy; empty: nothing is."""
+def explain_wrong_resume(history: History, job: ElasticJob) -> str:
+    """Why a generation continued at a wrong step or epoch, with the remedy, or ""."""
     every = history.generations
     for before, after in ((every[:i], every[i]) for i in range(1, len(every))):
-        if told := _went_too_far_back(history, job, before, after) or _changed_epoch(history, before, after):
-            return f"{_NAMED}: {told}"
+        if why := _went_too_far_back(history, job, before, after) or _changed_epoch(history, before, after):
+            return f"{_NAMED}: {why}"
     return ""
 
 
 def optimizers_that_forgot(history: History) -> int:
-    """Generations whose optimizers began with less than they remembered before, or with nothing."""
+    """Number of generations whose optimizers began with less state than earlier ones had, or with none."""
     known = 0
     found = 0
     for generation in history.generations:
-        told = [w.remembered for w in history.members(generation).values() if w.remembered is not None]
-        found += any(min(known, line.after) > line.before for line in told) and history.resumed_at(generation) > 0
-        known = max([known, *(line.after for line in told)])
+        remembered = [w.remembered for w in history.members(generation).values() if w.remembered is not None]
+        found += any(min(known, line.after) > line.before for line in remembered) and history.resumed_at(generation) > 0
+        known = max([known, *(line.after for line in remembered)])
     return found
 
 
@@ -82,9 +81,10 @@ def _went_too_far_back(history: History, job: ElasticJob, before: list[int], aft
 
 
 def _changed_epoch(history: History, before: list[int], after: int) -> str:
-    """A step that is redone belongs to the epoch it belonged to, and one that is new to that of the last, or the next.
+    """Why the epoch of a generation's first step is wrong, or "".
 
-    Numbers of a script that counts anew in each epoch are made of its epochs, and say nothing about them.
+    A redone step belongs to its former epoch, a new one to that of the last step or the next. Step numbers of a script
+    that restarts its count in each epoch are made of its epochs, and show nothing.
     """
     was: dict[int, int | None] = {}
     for generation in before:
@@ -112,7 +112,7 @@ _DROPPED = 0.1
 
 
 def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
-    """Samples that were skipped, and that were repeated, with the first of each in words.
+    """Numbers of samples that were skipped and that were repeated, each with the first case in words.
 
     Skipped are samples of an epoch that nobody trained on, over all epochs; repeated are further trainings on a sample
     in the same epoch.
@@ -146,18 +146,18 @@ def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
                 f"{where[epoch, again[0]]}, and {len(again) - 1} others were repeated too"
             )
     if never:
-        told = f"{len(never)} of {num_epochs} epochs that training.batches was asked for never started"
-        first_skipped = f"{told}; {first_skipped}" if first_skipped else told
+        message = f"{len(never)} of {num_epochs} epochs that training.batches was asked for never started"
+        first_skipped = f"{message}; {first_skipped}" if first_skipped else message
     if shrunk and first_skipped:
         first_skipped = f"{shrunk}: {first_skipped}"
     return (skipped, first_skipped), (repeated, first_repeated)
 
 
 def _asked(history: History) -> tuple[int, int, str]:
-    """Epochs and samples that are to be trained on, and in words where the last generation asked for fewer of them.
+    """Epochs and samples to be trained on, and in words if the last generation asked for fewer of them.
 
-    A generation that ends on purpose has the last word. One that asks for the epoch under way alone, as a body does
-    that asks for one after the other, may have come further before it was lost than a later one has to.
+    A generation that ends on purpose decides. One that asks only for the current epoch, as a body does that asks for
+    one after the other, may have come further before it was lost than a later one has to.
     """
     words = {(line.generation, line.slot): line for line in history.of("wanted")}  # of each its last word
     last = max((generation for generation, _ in words), default=None)
@@ -169,25 +169,25 @@ def _asked(history: History) -> tuple[int, int, str]:
         earlier = []
     more_epochs = max((line.epochs for line in earlier if line.epochs > line.epoch + 1), default=0)
     more_samples = max((line.samples for line in earlier if samples < (1 - _DROPPED) * line.samples), default=0)
-    told = [
+    fewer = [
         f"{before} {what} before, and for {now} in generation {last}"
         for what, before, now in (("epochs", more_epochs, epochs), ("samples", more_samples, samples))
         if before > now
     ]
-    shrunk = f"training.batches was asked for {', and for '.join(told)}" if told else ""
+    shrunk = f"training.batches was asked for {', and for '.join(fewer)}" if fewer else ""
     return max(epochs, more_epochs), max(samples, more_samples), shrunk
 
 
 ORDER = "epochs_in_one_order"
 
 _CHANCE = math.log(1e-9)
-"""Orders that are equal by chance with at least this probability say nothing: those of a few large steps."""
+"""Log of a probability; orders that are equal by chance more probably, as of a few large steps, show nothing."""
 
 _Steps = Sequence[frozenset[int]]  # samples of all ranks, step by step
 
 
 def epochs_in_one_order(history: History) -> tuple[int, str]:
-    """Epochs behind a load that have the order of an earlier epoch, while others have not; and the first, in words."""
+    """Number of epochs after a load in the order of an earlier epoch, if others differ; and the first, in words."""
     epochs, resumed = _epochs(history)
     numbers = sorted(epochs)
     earlier = {
@@ -206,7 +206,7 @@ def epochs_in_one_order(history: History) -> tuple[int, str]:
 
 
 def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]]:
-    """Epoch -> its steps that counted; and the epochs that a generation behind a load has begun with."""
+    """Samples by epoch and step, of steps that counted; and the epochs in which a new generation began."""
     epochs: dict[int, list[frozenset[int]]] = {}
     resumed = set()
     members = {generation: history.members(generation).values() for generation in history.generations}
@@ -224,7 +224,7 @@ def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]
 
 
 def _is_same(one: _Steps, other: _Steps) -> bool | None:
-    """Whether two epochs have one order, as far as can be seen of steps of different sizes; None: nobody can know."""
+    """Whether two epochs have one order, compared where steps of both end, or None if it cannot be known."""
     seen, ways = 0, 0.0
     a: set[int] = set()  # samples between places in the epoch at which a step of both was over
     b: set[int] = set()
@@ -247,27 +247,27 @@ REORDERED = "samples_reordered"
 
 
 def samples_reordered(history: History) -> tuple[int, str]:
-    """Generations that continue an epoch in another order than it had before the change; and the first, in words.
+    """Number of generations that continue an epoch in another order; and the first, in words.
 
-    Steps that are done twice have the same samples both times, of all ranks or at least of rank 0: its part of an epoch
-    may follow the number of nodes. And samples of rank 0 that were shuffled before a change do not ascend after it.
+    Steps that are done twice must have the same samples both times, of all ranks or at least of rank 0: its part may
+    follow the number of nodes. And samples of rank 0 that were shuffled before a change must not ascend after it.
     """
     found = []
     known: set[bool | None] = set()
     of_ranks = {g: _samples(history, g) for g in history.generations}
     for generation, after in of_ranks.items():
         resumed = history.resumed_at(generation)
-        told = ""
+        why = ""
         before = max((g for g in of_ranks if g < generation and resumed + 1 in of_ranks[g]), default=None)
         if before is not None and _redone_otherwise(of_ranks[before], after, resumed + 1):
-            told = f"from step {resumed + 1} on, it has other samples than generation {before} had"
+            why = f"from step {resumed + 1} on, it has other samples than generation {before} had"
         by_epoch = itertools.groupby(after.values(), key=lambda step: step[0])
         ascends = [_ascends([set(ranks[0]) for _, ranks in steps]) for _, steps in by_epoch]
-        if not told and known - {None} == {False} and any(ascends):
-            told = "its samples ascend, and were shuffled before the change"
+        if not why and known - {None} == {False} and any(ascends):
+            why = "its samples ascend, and were shuffled before the change"
         known |= {*ascends}
-        if told:
-            found.append(f"generation {generation}, which continues after step {resumed}: {told}")
+        if why:
+            found.append(f"generation {generation}, which continues after step {resumed}: {why}")
     return len(found), found[0] if found else ""
 
 
@@ -275,7 +275,7 @@ _OfRanks = tuple[int, list[list[int]]]  # the epoch of a step, and its samples b
 
 
 def _samples(history: History, generation: int) -> dict[int, _OfRanks]:
-    """The steps of a generation that all its ranks have taken: one that was cut short may lack what a rank drew."""
+    """Steps that all ranks of a generation took: one that was cut short may lack what a rank drew."""
     workers = sorted(history.members(generation).values(), key=lambda worker: worker.joined.rank)
     taken = [{step.step for step in worker.steps} & worker.batches.keys() for worker in workers]
     common = set.intersection(*taken) if len(workers) == history.world_size(generation) else set()
@@ -294,7 +294,7 @@ def _redone_otherwise(before: dict[int, _OfRanks], after: dict[int, _OfRanks], f
 
 
 def _ascends(steps: Sequence[set[int]]) -> bool | None:
-    """Whether each step's samples are above those of the step before; None: by chance they might well be."""
+    """Whether each step's samples are above those of the step before, or None if that may be chance."""
     if any(b and a and min(b) < max(a) for a, b in itertools.pairwise(steps)):
         return False
     ways = sum(math.lgamma(len(step) + 1) for step in steps) - math.lgamma(sum(map(len, steps)) + 1)
@@ -302,21 +302,21 @@ def _ascends(steps: Sequence[set[int]]) -> bool | None:
 
 
 MOST_LOST = 0.6
-"""Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
-none is beyond it (``benchmarks/elastic_plans.py``)."""
+"""Largest share of what was learned that a change may lose. Weights that start again lose 0.9 and more; of 200 healthy
+changes none lost more than this (``benchmarks/elastic_plans.py``)."""
 
 _STEPS = 5  # before and behind a load whose mean is taken: the loss of one batch says little
 
 _LEARNED = 8.0
-"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
-So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
-fewer nodes make a smaller, noisier batch."""
+"""Standard deviations between one step's loss and the next's that a training must have learned before it is judged. A
+loss after a load counts as worse than nothing learned if it is above all means before by so many standard deviations of
+a mean, and by a quarter of the highest: fewer nodes make a smaller, noisier batch."""
 
 _ABOVE = 0.25  # of that highest mean, see :data:`_LEARNED`
 
 
 def worst_relapse(history: History) -> tuple[float, str]:
-    """What a load lost at most, of all that had been learned, and in words; 0: nothing, or too little had been."""
+    """Largest share of what was learned that a load lost, and in words; 0 if nothing was, or too little was learned."""
     found = [(0.0, "")]
     kept = {(number, generation): mean_of("loss", lines) for number, generation, _, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
@@ -336,33 +336,33 @@ def worst_relapse(history: History) -> tuple[float, str]:
         squares = [(b - a) ** 2 for a, b in itertools.pairwise(earlier) if a is not None and b is not None]
         noise = sqrt(fmean(squares) / 2)
         if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
-            told = (
+            message = (
                 f"generation {generation} continued after the checkpoint of step {step} with a loss of {after:.4g}; "
                 f"before, it was never above {highest:.4g} (means of {_STEPS} steps)"
             )
-            found.append((1.0, told))
+            found.append((1.0, message))
             continue
         if learned <= 0 or learned < _LEARNED * stdev([loss for loss in before if loss is not None]):
             continue
         share = max(0.0, (after - at_checkpoint) / learned)
-        told = (
+        message = (
             f"the loss had fallen from {begin:.4g} to {at_checkpoint:.4g} at the checkpoint of step {step}, and "
             f"generation {generation} continued with {after:.4g} (means of {_STEPS} steps)"
         )
-        found.append((share, told))
+        found.append((share, message))
     return max(found, key=lambda relapse: relapse[0])
 
 
 def accuracy_lost(history: History) -> float | None:
-    """The most that the accuracy fell by at a load: means of five steps before and behind it.
+    """Largest fall of the accuracy at a load, between means of five steps before and after it.
 
-    None: steps do not tell of it, or too few.
+    None if steps do not record it, or too few do.
     """
-    told = {number: mean_of("accuracy", lines) for number, *_, lines in history.passes()}
+    accuracies = {number: mean_of("accuracy", lines) for number, *_, lines in history.passes()}
     found = []
     for generation in history.generations:
         step = history.resumed_at(generation)
-        before = _mean([told.get(number) for number in range(step - _STEPS + 1, step + 1)])
+        before = _mean([accuracies.get(number) for number in range(step - _STEPS + 1, step + 1)])
         after = _mean(_first_of(history, generation, "accuracy"))
         found += [before - after] if before is not None and after is not None else []
     return max(found, default=None)

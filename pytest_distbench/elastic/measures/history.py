@@ -1,6 +1,6 @@
-"""A timeline, put together: workers, the pass through each step that counted, epochs, and what each change cost.
+"""A timeline, evaluated: workers, the pass through each step that counted, epochs, and the cost of each change.
 
-Of a change that is stall, recovery and its parts, steps redone. What no change explains is told, too.
+The cost is the stall, the recovery and its parts, and the steps redone. Stalls without a change are listed too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pytest_distbench.records.wire import Event
 
 @dataclass
 class Worker:
-    """A slot in a generation; what was unseen of it is None.
+    """A worker: a slot in a generation. What was not observed of it is None.
 
-    Its batches are the samples that it was given, by step, ``drawn`` those that it says it has trained on instead.
-    ``remembered`` is what its optimizers had kept, ``held`` what it held when it went on, by when it was looked at.
+    ``batches`` are the samples that it was given, by step; ``drawn`` those that it reported to have trained on instead.
+    ``remembered`` is the state that its optimizers had kept, ``held`` its digests, by when they were made.
     """
 
     joined: Event
@@ -39,14 +39,14 @@ class Worker:
 
     @property
     def imported_t(self) -> float | None:
-        """When it had imported what it needs, and could join its group; None: unseen."""
+        """When the worker had imported what it needs and could join its group, or None if unobserved."""
         if self.started is None:
             return None
         called_t: float | None = self.joined.called_t
         return self.started.t if called_t is None else called_t
 
     def samples(self, step: int) -> list[int]:
-        """Samples that it has trained on in a step, as far as anybody says."""
+        """Samples that the worker trained on in a step, as far as known."""
         batch = self.batches.get(step)
         return self.drawn.get(step, [] if batch is None else batch.samples)
 
@@ -56,15 +56,15 @@ class Worker:
         return epoch
 
     @property
-    def tells_within_epochs(self) -> bool:
-        """Whether there were two steps in a row of which it is known how many lie between them."""
+    def reports_within_epochs(self) -> bool:
+        """Whether there are two steps in a row with a known number of steps between them."""
         return any(b.step > a.step and not b.is_laid for a, b in itertools.pairwise(self.steps))
 
     @property
     def step_seconds(self) -> list[float]:
-        """Seconds from each step to the next; the first has none. A script may tell of every tenth step alone.
+        """Seconds per step, from each reported step to the next. A script may report every tenth step alone.
 
-        Of one that tells of an epoch by a single line it is from epoch to epoch.
+        If it reports an epoch by a single line, they are seconds per epoch.
         """
         pairs = [(a, b) for a, b in itertools.pairwise(self.steps) if b.step > a.step]
         known = [(a, b) for a, b in pairs if not b.is_laid]
@@ -72,9 +72,9 @@ class Worker:
 
 
 class History:
-    """What a timeline, sorted by time, tells of its workers, by generation and slot.
+    """The workers of a timeline, which is sorted by time, by generation and slot.
 
-    Where none of them tells steps within epochs, numbers count epochs, of a script that prints one line for each.
+    If none of them reports steps within epochs, as a script that prints one line per epoch, step numbers count epochs.
     """
 
     def __init__(self, lines: Sequence[Event]) -> None:
@@ -104,33 +104,33 @@ class History:
                 worker.steps.append(line)
         self.finished = self.of("finished")
         self._step_s: dict[int, float | None] = {}
-        self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
+        self.reports_within_epochs = any(worker.reports_within_epochs for worker in self.workers.values())
 
     def of(self, what: str) -> list[Event]:
         return [line for line in self.lines if line.what == what]
 
     @property
     def first_step_t(self) -> float | None:
-        """When the run's first step was over; None: nobody took one."""
+        """When the run's first step ended, or None if no step was taken."""
         return min((step.t for worker in self.workers.values() for step in worker.steps), default=None)
 
     @property
     def generations(self) -> list[int]:
-        """Numbers of the generations in which somebody took a step, ascending."""
+        """Numbers of the generations in which a step was taken, ascending."""
         return sorted({generation for (generation, _), worker in self.workers.items() if worker.steps})
 
     def members(self, generation: int) -> dict[int, Worker]:
-        """Slot -> worker."""
+        """The workers of a generation by slot."""
         return {slot: worker for (g, slot), worker in sorted(self.workers.items()) if g == generation}
 
     def resumed_at(self, generation: int) -> int:
-        """The step that a generation went on from: of a checkpoint.
+        """The step of the checkpoint that a generation continued from.
 
-        Of a script it is the one before the first that it told of.
+        For a script it is the step before the first that it reported.
         """
         members = self.members(generation).values()
-        told = [w.loaded.step for w in members if w.loaded is not None]
-        return max(told) if told else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
+        loaded = [w.loaded.step for w in members if w.loaded is not None]
+        return max(loaded) if loaded else min((w.steps[0].step - 1 for w in members if w.steps), default=0)
 
     def world_size(self, generation: int) -> int:
         return max((w.joined.world_size for w in self.members(generation).values()), default=0)
@@ -146,20 +146,20 @@ class History:
         return dict(sorted(found.items()))
 
     def step_s(self, world_size: int) -> float | None:
-        """The median time of a step at a world size; None: there were not two in a row."""
+        """Median seconds of a step at a world size, or None if no two steps followed each other."""
         if world_size not in self._step_s:
             found = [
                 seconds
                 for worker in self.workers.values()
                 if worker.joined.world_size == world_size
-                if worker.tells_within_epochs or not self.tells_within_epochs
+                if worker.reports_within_epochs or not self.reports_within_epochs
                 for seconds in worker.step_seconds
             ]
             self._step_s[world_size] = median(found) if found else None
         return self._step_s[world_size]
 
     def worker_results(self, first: float) -> list[Event]:
-        """What became of each worker, in seconds from the run's first step."""
+        """An event for each worker with what became of it, in seconds from the run's first step."""
         return [
             event(
                 "worker",
@@ -180,7 +180,7 @@ class History:
         ]
 
     def passes(self) -> Iterator[tuple[int, int, int | None, list[Event]]]:
-        """Each step that counted: its number, its generation, its epoch, and its lines, one per worker."""
+        """Each step that counted: its number, its generation, its epoch, and its events, one per worker."""
         by_step = grouped(((of, step.step), step) for (of, _), worker in self.workers.items() for step in worker.steps)
         for number, generation in self.kept().items():
             lines = sorted(by_step[generation, number], key=lambda line: line.slot)
@@ -188,7 +188,7 @@ class History:
 
 
 def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
-    """One per epoch. Together they hold all the time between the run's first step and its last.
+    """An event per epoch. Together they cover all the time between the run's first step and its last.
 
     A change belongs to the epoch in which the job stepped again.
     """
@@ -223,18 +223,18 @@ def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
 
 
 def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Event]) -> float | None:
-    """Mean over samples, of those steps that told: ranks have shares of a step's samples that differ by one at most.
+    """Mean of a value over the samples of the steps that recorded it, or None if none did.
 
-    Steps whose samples nobody knows count alike.
+    Ranks have shares of a step's samples that differ by one at most. Steps whose samples are unknown count alike.
     """
-    told = [(getattr(line, name), (line.samples or 1) / line.world_size) for line in lines]
-    told = [(value, share) for value, share in told if value is not None]
-    weight = sum(share for _, share in told)  # fsum: the order is that of slots, and a rank may have another one now
-    return fsum(value * share for value, share in told) / weight if weight else None
+    values = [(getattr(line, name), (line.samples or 1) / line.world_size) for line in lines]
+    values = [(value, share) for value, share in values if value is not None]
+    weight = sum(share for _, share in values)  # fsum: the order is that of slots, and a rank may have another one now
+    return fsum(value * share for value, share in values) / weight if weight else None
 
 
 def rates_at(history: History) -> list[tuple[dict[str, Scalar], float]]:
-    """The median learning rate at each world size, and at each of every epoch: a rule may be of both."""
+    """Median learning rate at each world size, and at each in every epoch: a rule may depend on both."""
     found: dict[tuple[int, int | None], list[float]] = {}
     for *_, epoch, lines in history.passes():
         for at in {(lines[0].world_size, None), (lines[0].world_size, epoch)}:
@@ -250,14 +250,14 @@ _MOST_CHANGES = 10_000  # so many changes of it are kept: a schedule may change 
 
 
 def rate_changes(history: History) -> list[Event]:
-    """The first step that told of a rate, and each with another one than the step before."""
+    """The first step with a known learning rate, and each that differs from the step before in rate or nodes."""
     found: list[Event] = []
     first = history.first_step_t or 0.0
     for step, _, epoch, lines in history.passes():
-        told = next((line for line in lines if line.lr is not None), None)
-        if told is None or told.lr is None or (found and (found[-1].lr, found[-1].nodes) == (told.lr, told.world_size)):
+        one = next((line for line in lines if line.lr is not None), None)
+        if one is None or one.lr is None or (found and (found[-1].lr, found[-1].nodes) == (one.lr, one.world_size)):
             continue
-        found.append(event("rate", t=told.t - first, step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
+        found.append(event("rate", t=one.t - first, step=step, epoch=epoch, nodes=one.world_size, lr=one.lr))
         if len(found) == _MOST_CHANGES:
             break
     return found
@@ -328,7 +328,7 @@ def _result(history: History, change: Event, first: float, *, is_overlapped: boo
 
 
 def moment(history: History, generations: Sequence[int], *, last: bool) -> dict[str, float | None] | None:
-    """The first or the last step that anybody took in generations, as it stood: nothing is smoothed."""
+    """The first or the last step of some generations, as it was: nothing is smoothed. None if there is none."""
     lines = [step for g in generations for worker in history.members(g).values() for step in worker.steps]
     if not lines:
         return None
@@ -361,7 +361,7 @@ def _cost(history: History, change: Event, before: int, after: int) -> tuple[flo
 def _cost_within(
     history: History, change: Event, generation: int, stable: Event
 ) -> tuple[float | None, float | None, Worker | None]:
-    """The same where nobody restarted: the longest wait for a step, and when it was over."""
+    """Stall and recovery of a change at which nobody restarted: the longest wait for a step, and its end."""
     gaps = [
         (later.t - earlier.t, later.t)
         for worker in history.members(generation).values()
@@ -409,10 +409,10 @@ def _parts(history: History, change: Event, worker: Worker) -> dict[str, float]:
 
 
 def _cut(history: History, change: Event, worker: Worker) -> float | None:
-    """What lies between the parts *detect* and *stop*; None: it was not seen.
+    """The time between the parts *detect* and *stop* of a recovery, or None if unobserved.
 
-    Of a join it is the last step that the survivor's old worker took: from then on it was being stopped. Of other
-    changes it is the end of the workers that had to go: only then can anybody notice that they have gone.
+    For a join it is the last step of the survivor's old worker: from then on it was being stopped. For other changes it
+    is the end of the workers that had to go: only then can anybody notice that they have gone.
     """
     old = {
         slot: w
@@ -429,10 +429,10 @@ def _cut(history: History, change: Event, worker: Worker) -> float | None:
 
 
 def unplanned(history: History) -> list[tuple[float, str]]:
-    """Generations that nobody asked for: the stall that each cost, and what is told of it.
+    """Generations without a planned change: the stall that each cost, and a remark on it.
 
-    A stall is from the last step before to the first one of it, of the survivor that waited longest. What happens from
-    a change until the job is stable again is that change's.
+    A stall lasts from the last step before to the first one of the generation, for the survivor that waited longest.
+    What happens from a change until the job is stable again belongs to that change.
     """
     first = history.first_step_t
     stable = {line.index: line.t for line in history.of("stable")}
@@ -452,9 +452,9 @@ def unplanned(history: History) -> list[tuple[float, str]]:
         gone = {slot: worker.ended for slot, worker in old.items() if worker.ended is not None and worker.ended <= met}
         who = f": the worker of slot {min(gone, key=lambda slot: gone[slot])} ended first" if gone else ""
         stall_s = max(waits, default=0.0)
-        told = (
+        remark = (
             f"generation {after} began {met - first:.1f} s after the first step, without a change in the plan{who}. It "
             f"cost {stall_s:.1f} s, which lost_fraction includes"
         )
-        found.append((stall_s, told))
+        found.append((stall_s, remark))
     return found

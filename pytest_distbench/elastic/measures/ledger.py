@@ -1,6 +1,6 @@
-"""Did each worker go on with what was saved? Digests at loads and checkpoints, compared. Pure.
+"""Did each worker continue with what was saved? Digests at loads and checkpoints, compared. Pure.
 
-Counted are workers: slots in a generation. What a body did not hand over has no digest at a load, and is not judged.
+Workers are counted: slots in a generation. What a body did not hand over has no digest at a load, and is not judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEFT = "state_not_handed_over"
 UPDATES = "optimizer_steps_missed"
 
 LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, LEFT, POSITION, OLDER, REPLICAS, UPDATES, OTHER)
-"""Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
+"""Metrics of each job whose workers load checkpoints; :data:`RANDOM` is added if the body keeps its random state."""
 
 _FEWEST_STEPS = 4  # of a generation whose optimizers' steps are compared with those of others
 
@@ -40,7 +40,7 @@ _SAME_RATE = 1e-6  # a schedule may compute one rate in two ways
 
 
 Mismatch = tuple[str, int, int, str]
-"""Something that a worker did not go on with as it should have: the metric, generation and slot, and in words."""
+"""A fault of a worker that continued: the metric, generation and slot, and the fault in words."""
 
 
 def mismatches(history: History) -> list[Mismatch]:
@@ -68,8 +68,8 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             if load and begin and load_0 and begin_0 and (drawn := load.fresh.get(RANDOM_PART)):
                 same = begin.random.get("torch")
                 if drawn != load_0.fresh.get(RANDOM_PART) and same and same == begin_0.random.get("torch"):
-                    told = "it draws the random numbers of rank 0; before the load it drew its own"
-                    found.append((RANDOM, told, 0))
+                    why = "it draws the random numbers of rank 0; before the load it drew its own"
+                    found.append((RANDOM, why, 0))
         for metric, what, was_older in found:
             behind = f"{what}, after the checkpoint of step {step}"
             yield (metric, generation, worker.joined.slot, behind)
@@ -80,7 +80,7 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
 def _compare(
     held: Mapping[HeldAt, Event], writer: Event, own: Event | None, older: Sequence[Event]
 ) -> Iterator[tuple[str, str, int]]:
-    """What differs: the metric, in words, and of which older checkpoint it is instead, or 0."""
+    """Differences from the checkpoint: the metric, words, and the step of the older checkpoint that fits, or 0."""
 
     def older_with(field: str, name: str, value: object) -> int:
         steps = [line.step for line in older if value and getattr(line, field).get(name) == value]
@@ -100,9 +100,9 @@ def _compare(
             for name, value in getattr(line, field).items():
                 if name in saved and saved[name] != value:
                     called = f"the optimizer {name}" if metric == PARAMETERS and name.startswith(STEPS) else name
-                    told = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
+                    why = words.format(called) + (f" ({value or 'none'}, {saved[name]})" if metric == STEP else "")
                     is_telling = metric in (PARAMETERS, MOMENTS)  # a count of steps says nothing that they do not
-                    yield metric, told, older_with(field, name, value) if is_telling else 0
+                    yield metric, why, older_with(field, name, value) if is_telling else 0
     if (line := held.get("load")) is not None:
         for name, rates in line.rates.items():
             if name in writer.rates and writer.rates[name] != rates:
@@ -122,10 +122,10 @@ def _compare(
 
 
 def _reset(held: Mapping[HeldAt, Event], writer: Event, own: Event | None) -> Iterator[tuple[str, str, int]]:
-    """Parts that came back as they were saved, and that begin as they were before the load: they were set anew.
+    """Parts that were loaded as saved, but begin with their state from before the load: the body has reset them.
 
-    Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
-    of a schedule. At the beginning of an epoch what is counted in each begins anew.
+    Other changes before the first batch are right: a sampler gets its epoch, a rule for the number of nodes sets the
+    rates of a schedule. At the beginning of an epoch, counts of each epoch restart.
     """
     begin, load = held.get("begin"), held.get("load")
     if begin is None or load is None or not begin.position:
@@ -138,9 +138,9 @@ def _reset(held: Mapping[HeldAt, Event], writer: Event, own: Event | None) -> It
 
 
 def _built_otherwise(worker: Worker, former: Worker, own: Event) -> Iterator[tuple[str, str, int]]:
-    """Buffers that no checkpoint keeps, and that did not change in training, but for this generation.
+    """Buffers that no checkpoint keeps and training did not change, but that this generation built differently.
 
-    Built for another number of nodes, or for another rank, they may well be others.
+    Built for another number of nodes, or for another rank, they may differ.
     """
     begin, begun = worker.held.get("begin"), former.held.get("begin")
     if begin is None or begun is None or worker.joined.world_size != former.joined.world_size:
@@ -151,10 +151,10 @@ def _built_otherwise(worker: Worker, former: Worker, own: Event) -> Iterator[tup
 
 
 def _of_fields(history: History) -> Iterator[Mismatch]:
-    """What a part has as attributes, or an object beside the parts as its state, and begins with anew behind a load.
+    """Attributes of parts, and states of other objects, that start from their first value again after a load.
 
-    It has to change from one checkpoint to the next, and to be the same on all ranks: neither a cache nor a clock is.
-    A count that is another one behind the first step than it was at the very beginning was set by the body.
+    They must change between checkpoints, and be the same on all ranks: caches and timestamps are not. A count whose
+    value after the first step differs from that of the very beginning was set by the body.
     """
     saves = _saves(history)
     first = {line.at: line for line in reversed(history.of("held")) if line.rank == 0}
@@ -176,13 +176,13 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
                     continue
                 if name.startswith(OUTSIDE):
                     called = name.removeprefix(OUTSIDE)
-                    told = f"{called} changes during training and starts again: pass it to rank.training(...)"
-                    yield (LEFT, generation, worker.joined.slot, told)
+                    why = f"{called} changes during training and starts again: pass it to rank.training(...)"
+                    yield (LEFT, generation, worker.joined.slot, why)
                     continue
                 pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
                 if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
-                    told = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
-                    yield (STATE, generation, worker.joined.slot, told)
+                    why = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
+                    yield (STATE, generation, worker.joined.slot, why)
 
 
 def _field(line: Event | None, name: str, field: str) -> str:
@@ -190,10 +190,10 @@ def _field(line: Event | None, name: str, field: str) -> str:
 
 
 def _of_options(history: History) -> Iterator[Mismatch]:
-    """Workers whose optimizer is set otherwise than rank 0's, or than in an earlier generation of as many nodes.
+    """Workers whose optimizer has other options than rank 0's, or than an earlier generation of as many nodes had.
 
-    With another number of nodes it may be, by a rule. A schedule moves options within a generation: where one does,
-    those of the same step are compared alone.
+    A rule may set others for another number of nodes. If a schedule changes options within a generation, only those of
+    the same step are compared.
     """
     lines = [line for line in history.of("held") if line.options]
     firsts = [line for line in lines if line.rank == 0]
@@ -209,10 +209,8 @@ def _of_options(history: History) -> Iterator[Mismatch]:
             then = [line for line in alike if line.step == begin.step or not is_scheduled][-1:]
             for line, of in [*((line, "with as many nodes") for line in then), *((line, "of rank 0") for line in here)]:
                 if (there := line.options[name]) != options:
-                    told = (
-                        f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
-                    )
-                    yield (STATE, begin.generation, begin.slot, told)
+                    why = f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
+                    yield (STATE, begin.generation, begin.slot, why)
                     break
 
 
@@ -221,11 +219,10 @@ def _those_apart(options: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _of_updates(history: History) -> Iterator[Mismatch]:
-    """Workers whose optimizers step less or more often than those of an earlier generation, or give gradients up.
+    """Workers whose optimizers step less or more often than those of an earlier generation, or drop gradients.
 
-    With another number of nodes they may as well step so often that as many samples come to a step as before: with
-    gradients that are accumulated. One step may be on its way when a generation ends, and a scaler of gradients leaves
-    out those that overflow.
+    With another number of nodes they may accumulate gradients until a step has as many samples as before. One step may
+    be unfinished when a generation ends, and a gradient scaler drops gradients that overflow.
     """
     known: list[tuple[int, float, float]] = []
     for generation in history.generations:
@@ -246,33 +243,33 @@ def _of_updates(history: History) -> Iterator[Mismatch]:
             most_given_up = max(share for _, _, share in known)
             if all(abs(updates - wanted) > 1 + _LEFT_OUT * batches for wanted in expected):
                 usual = alike[0][1]
-                told = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
+                why = f"its optimizers took {updates} steps in {batches} batches; before it was {usual:g} per batch"
             elif given_up > most_given_up * batches + 2 and given_up * 4 >= batches:
-                told = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
+                why = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
             else:
                 continue
-            yield (UPDATES, generation, slot, told)
+            yield (UPDATES, generation, slot, why)
         known += mine
 
 
 def _of_movement(history: History) -> Iterator[Mismatch]:
-    """Workers of which fewer tensors move between two checkpoints than between any two of earlier generations."""
+    """Workers that change fewer tensors between two checkpoints than all earlier generations did."""
     least: dict[str, int] = {}
     for generation in history.generations:
         lines = [line for line in history.of("held") if line.at == "save" and line.generation == generation]
         for slot in dict.fromkeys(line.slot for line in lines):
             for name, before in least.items():
-                moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
-                if moved and max(moved) < before:
-                    told = f"{max(moved)} tensors of {name} changed between two checkpoints; before it was {before}"
-                    yield (UPDATES, generation, slot, told)
+                changed = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
+                if changed and max(changed) < before:
+                    why = f"{max(changed)} tensors of {name} changed between two checkpoints; before it was {before}"
+                    yield (UPDATES, generation, slot, why)
         for line in lines:
             for name, count_ in line.moved.items():
                 least[name] = min(least.get(name, count_), count_)
 
 
 def _of_samples(history: History) -> Iterator[Mismatch]:
-    """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
+    """Workers whose model received rows that earlier generations had for other batches' samples, or one row twice."""
     known: dict[tuple[str, str], set[int]] = {}
     by_generation = grouped((line.generation, line) for line in history.of("fed"))
     for generation, lines in sorted(by_generation.items()):
@@ -291,14 +288,14 @@ def _of_samples(history: History) -> Iterator[Mismatch]:
                         wrong.setdefault(line.slot, []).append(min(those))
         for slot, others in wrong.items():
             if len(others) > 1:
-                told = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
-                yield (OTHER, generation, slot, told)
+                why = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
+                yield (OTHER, generation, slot, why)
         for key, sample in fed:
             known.setdefault(key, set()).add(sample)
 
 
 def _of_rates(history: History) -> Iterator[Mismatch]:
-    """A rank with another rate than rank 0, or a step that is redone by as many nodes with another rate."""
+    """Ranks with another learning rate than rank 0, or than as many nodes had at the same step before."""
     for generation in history.generations:
         members = [worker for worker in history.members(generation).values() if worker.steps]
         first = next((w for w in members if w.joined.rank == 0), None)
@@ -306,8 +303,8 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             step, slot = worker.steps[0], worker.joined.slot
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
-                told = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
-                yield (RATE, generation, slot, told)
+                why = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
+                yield (RATE, generation, slot, why)
                 continue
             # the rate that it had when as many nodes took it before
             rates = [
@@ -322,9 +319,9 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
 
 
 def _first_rates(worker: Worker) -> list[float]:
-    """Learning rates that a worker's first step was taken with; where no optimizer was seen, what was told behind it.
+    """Learning rates with which a worker took its first step; the rates after it if no optimizer was observed.
 
-    A schedule sets them anew behind each step, so that one that was wrong in the first is right when the step is over.
+    A schedule sets them after each step: one that was wrong in the first step is right when the step is over.
     """
     line = worker.held.get("step")
     seen = [rate for rates in line.rates.values() for rate in rates] if line is not None else []
@@ -332,17 +329,17 @@ def _first_rates(worker: Worker) -> list[float]:
 
 
 def _of_replicas(history: History) -> Iterator[Mismatch]:
-    """Ranks that differ from rank 0 when they begin, or when it writes a checkpoint: what they have is not saved."""
+    """Ranks whose parameters differ from rank 0's, which are saved, at their beginning or at a checkpoint."""
     together: dict[tuple[int, HeldAt, int], dict[int, Event]] = {}
     for line in history.of("held"):
         if line.parameters:
             together.setdefault((line.generation, line.at, line.step), {})[line.rank] = line
-    told: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for (generation, at, step), lines in together.items():
         for rank, line in lines.items():
-            if 0 not in lines or lines[0].parameters == line.parameters or (generation, line.slot) in told:
+            if 0 not in lines or lines[0].parameters == line.parameters or (generation, line.slot) in reported:
                 continue
-            told.add((generation, line.slot))
+            reported.add((generation, line.slot))
             when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
             differs = f"the parameters of rank {rank} differ from those of rank 0, {when}"
             yield (REPLICAS, generation, line.slot, differs)
@@ -354,7 +351,6 @@ _CHECKS: tuple[Callable[[History], Iterator[Mismatch]], ...] = (
 
 
 def _saves(history: History) -> dict[tuple[int, int], dict[int, Event]]:
-    """(generation, step) of each checkpoint -> rank -> what it held."""
     found: dict[tuple[int, int], dict[int, Event]] = {}
     for line in history.of("held"):
         if line.at == "save":
@@ -363,9 +359,9 @@ def _saves(history: History) -> dict[tuple[int, int], dict[int, Event]]:
 
 
 def shared_batches(history: History) -> list[Mismatch]:
-    """Ranks whose models were given what those of a lower rank were given, in each step that was looked at.
+    """Workers whose models were given the same inputs as those of a lower slot, in each observed step.
 
-    What is the same in every step, as made-up data may be, says nothing.
+    Inputs that are the same in every step, as synthetic data may be, show nothing.
     """
     found: list[Mismatch] = []
     fed: dict[int, dict[int, list[str]]] = {}
@@ -376,16 +372,16 @@ def shared_batches(history: History) -> list[Mismatch]:
         known: dict[tuple[str, ...], int] = {}
         for slot, inputs in sorted(whole.items()):
             if (other := known.setdefault(tuple(inputs), slot)) != slot:
-                told = f"its model received the same batches as that of slot {other}"
-                found.append((SHARED, generation, slot, told))
+                why = f"its model received the same batches as that of slot {other}"
+                found.append((SHARED, generation, slot, why))
     return found
 
 
 def cut_batches(history: History) -> list[Mismatch]:
-    """Workers whose models were given half of their batches or less, in each step that was looked at.
+    """Workers whose models were given half of their batches or less, in each observed step.
 
-    Told only where every earlier generation gave a row for each sample: a model may be fed several times in a step,
-    or have its samples in another dimension than the first.
+    They are reported only if every earlier generation gave a row for each sample: a model may be called several times
+    in a step, or have its samples in another dimension than the first.
     """
     fed: dict[int, dict[int, list[tuple[int, Mapping[str, int]]]]] = {}
     for line in history.of("fed"):
@@ -402,14 +398,14 @@ def cut_batches(history: History) -> list[Mismatch]:
                 given = [(samples, rows.get(name, 0)) for samples, rows in steps]
                 if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
                     samples, rows = given[0]
-                    told = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
-                    found.append((CUT, generation, slot, told))
+                    why = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
+                    found.append((CUT, generation, slot, why))
         before += [step for steps in slots.values() for step in steps]
     return found
 
 
 def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
-    """The workers that went wrong in a metric, and the first of them in words."""
-    those = [(generation, slot, told) for name, generation, slot, told in found if name == metric]
-    words = [f"slot {slot} in generation {generation}: {told}" for generation, slot, told in those]
+    """Number of workers with a mismatch in a metric, and the first of them in words."""
+    those = [(generation, slot, why) for name, generation, slot, why in found if name == metric]
+    words = [f"slot {slot} in generation {generation}: {why}" for generation, slot, why in those]
     return len({each[:2] for each in those}), words[0] if words else ""

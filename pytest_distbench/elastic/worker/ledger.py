@@ -1,10 +1,9 @@
-"""The ledger of a training: at each checkpoint, and behind each load of one, what this worker holds, as digests.
+"""Digests of what a worker of an elastic job holds, at each checkpoint and after each load of one.
 
-Two states have one digest where every byte of them is equal. Whether they agree is judged from the timeline, by
-``elastic/measures/ledger.py``. Nothing is looked at in a timed step, but for the models' inputs in the first two steps
-of a generation. An optimizer that the body does not keep, or makes again after ``rank.training(...)``, remembers
-nothing, such as momentum, when it goes on. What takes part in a training and was not handed over to it no checkpoint
-keeps, and nobody can compare it.
+Two states have one digest if every byte of them is equal. ``elastic/measures/ledger.py`` compares digests from the
+timeline. Nothing is digested in a timed step, except the models' inputs in the first two steps of a generation. An
+optimizer that the body does not keep, or makes again after ``rank.training(...)``, loses its state, such as momentum,
+when it continues. What takes part in a training and was not handed over is in no checkpoint, and cannot be compared.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
 from pytest_distbench.worker.context import RankContext
 
 _WATCHED_STEPS = 2
-"""Behind a checkpoint, whose inputs are looked at: two, to see that they differ from step to step. A generation that
+"""Steps after a checkpoint whose inputs are digested: two, to see that they differ from step to step. A generation that
 goes back to that checkpoint takes them again."""
 
 
 Place = Mapping[str, int]
-"""How far a training has come: steps taken, the epoch, and its position, which is samples of it that are done."""
+"""How far a training has come: steps taken, the epoch, and its position, the samples of the epoch that are done."""
 
 
 class Ledger:
-    """What a worker of a generation holds, and when.
+    """Notes what a worker of a generation holds, and when.
 
-    It is made of the parts that the body has handed over, and of a memory that knows the optimizers that have stepped.
+    It covers the parts that the body has handed over, and the optimizers that have stepped, which ``memory`` knows.
     """
 
     def __init__(
-        self, parts: Mapping[str, Any], memory: OptimizerMemory, tell: Callable[..., None], *, rank: int
+        self, parts: Mapping[str, Any], memory: OptimizerMemory, note: Callable[..., None], *, rank: int
     ) -> None:
         self._rank = rank
         self._parts = parts
@@ -52,7 +51,7 @@ class Ledger:
         self._others = {name: part for name, part in parts.items() if name not in known}
         self._models = models | models_of(self._others, known=models.values())
         self._memory = memory
-        self._tell = tell
+        self._note = note
         self._random = of_random() if RANDOM_PART in parts else {}
         self._fresh: dict[str, str] = {}
         self._drawn_from: dict[str, str] = {}
@@ -60,31 +59,31 @@ class Ledger:
         self._inputs = ModelInputs(self._models)
         self._tensors: dict[str, dict[str, bytes]] = {}
         self.objects: dict[str, Any] = {}
-        """What the body has besides its parts that has a state, by name, see :func:`objects_of`."""
+        """Objects with a state that the body holds besides its parts, by name, see :func:`objects_of`."""
 
     def at_save(self, place: Place) -> None:
-        """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
+        """Note all state at a checkpoint: it is compared with what a later generation begins with."""
         before, found = self._tensors, self._whole()
         for index, optimizer in enumerate(self._memory.optimizers):
             name = _trained(index)
             found["parameters"][name] = of_parameters(optimizer)
             found["moments"][name] = of_moments(optimizer)
             found["steps"][name] = steps_of(optimizer)
-        moved = {
+        changed = {
             name: sum(digest != before.get(name, {}).get(tensor) for tensor, digest in tensors.items())
             for name, tensors in self._tensors.items()
         }
         rates = {name: rates_of(optimizer) for name, optimizer in self._optimizers.items()}
-        self._write("save", place, moved=moved, **found, rates=rates, states=self._states(), random=of_random())
+        self._write("save", place, moved=changed, **found, rates=rates, states=self._states(), random=of_random())
 
     def before_load(self) -> None:
-        """Right before a load: what the parts begin with that are given their state in it."""
+        """Digest the state of the parts right before a load."""
         with suppress(Exception):  # a part may have no state before it is given one
             self._fresh = self._states(of=self._others.keys() - {RANDOM_PART})
         self._drawn_from = {RANDOM_PART: of_random()["torch"]} if RANDOM_PART in self._others else {}
 
     def at_load(self, place: Place) -> None:
-        """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
+        """Note, after a load, what the body may change before its first batch, as a rule for the learning rate does."""
         now = of_random() if RANDOM_PART in self._others else {}
         taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
         self._write(
@@ -97,21 +96,21 @@ class Ledger:
         )
 
     def at_begin(self, place: Place) -> None:
-        """Before the first batch: what nobody may have touched since the load."""
+        """Note, before the first batch, what nobody may have changed since the load."""
         self._begun = of_random()
         random_ = self._begun if RANDOM_PART in self._others else {}
         self._write("begin", place, **self._whole(), states=self._states(of=self._fresh), random=random_)
 
     def note_left_out(self, *, draws_samples: bool) -> None:
-        """At the end of the first step: what took part in it, and was not handed over."""
+        """Note, at the end of the first step, what took part in it and was not handed over."""
         now = of_random() if RANDOM_PART not in self._others else {}
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
-            self._tell("left_out", parts=parts)
+            self._note("left_out", parts=parts)
 
     def at_first_step(self, place: Place) -> None:
-        """When optimizers have stepped for the first time: what they were about to train, and what with."""
+        """Note the state of optimizers right before their first step, and of what they train."""
         found: dict[str, dict[str, Any]] = {}
         for i, began in enumerate(self._memory.beginnings):
             for fact, value in began.items():
@@ -119,19 +118,19 @@ class Ledger:
         self._write("step", place, fields=self._fields(), **found)
 
     def watch_inputs(self, steps_taken: int, samples: Sequence[int]) -> None:
-        """Before a step: look at what the models are given in it, if it is one of the first behind a checkpoint."""
+        """Digest what the models are given in a step, if it is one of the first after a checkpoint."""
         if steps_taken < _WATCHED_STEPS:
             self._inputs.watch(len(samples))
 
     def note_inputs(self, step: int) -> None:
-        """Behind a step: what they were given."""
+        """Note what the models were given in a step."""
         digest, rows, of_samples = self._inputs.take()
         if digest:
-            self._tell("fed", step=step, digest=digest, rows=rows, of_samples=of_samples)
+            self._note("fed", step=step, digest=digest, rows=rows, of_samples=of_samples)
 
     def _write(self, at: HeldAt, place: Place, **found: Any) -> None:
         per_rank = [name for name, part in self._others.items() if is_per_rank(part)]
-        self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
+        self._note("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
 
     def _whole(self) -> dict[str, dict[str, Any]]:
         models, optimizers = self._models.items(), self._optimizers.items()
@@ -155,7 +154,7 @@ class Ledger:
     def _fields(self) -> dict[str, dict[str, str]]:
         found = {name: of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
         for name, held in self.objects.items():
-            with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
+            with suppress(Exception):  # it is none of ours, and may not be ready to give its state
                 if digest := of_state(held.state_dict()):
                     found[OUTSIDE + name] = {"": digest}
         return {name: fields for name, fields in found.items() if fields}
@@ -167,9 +166,9 @@ class Ledger:
 
 
 class ModelInputs:
-    """What models are given, as a digest of all tensors of all their calls in a step, and how many rows that is.
+    """Digests all tensors that models are given in a step, over all their calls, and counts their rows.
 
-    A compiled model is not looked at: its trace would break at the hook.
+    A compiled model is left out: a hook would break its graph.
     """
 
     def __init__(self, models: Mapping[str, torch.nn.Module]) -> None:
@@ -181,7 +180,7 @@ class ModelInputs:
         self._of_samples: dict[str, list[str]] = {}
 
     def watch(self, batch: int) -> None:
-        """Look at them until :meth:`take`, in a step that has a batch of so many samples."""
+        """Digest inputs until :meth:`take`, in a step with a batch of ``batch`` samples."""
         self.take()
         self._batch = batch
         self._hooks = [
@@ -190,7 +189,7 @@ class ModelInputs:
         ]
 
     def take(self) -> tuple[str, dict[str, int], dict[str, list[str]]]:
-        """What they were given since :meth:`watch`, empty: nothing that was seen; the rows of each; and each row."""
+        """Return the digest of the inputs since :meth:`watch`, or ""; rows by model; digests of rows by model."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -211,9 +210,9 @@ class ModelInputs:
 
 
 def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a body holds in its variables, and in the attributes of those, that has a state and is none of the parts.
+    """Objects with a state that a body holds in its variables, or in their attributes, and that are none of the parts.
 
-    Not what is made of the parts alone, as a model in DistributedDataParallel is, nor what has no state.
+    What is made of the parts alone, such as a model in DistributedDataParallel, is left out.
     """
     kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
     known = {id(held) for held in kept} | {
@@ -242,7 +241,7 @@ def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_per_rank(part: object) -> bool:
-    """Whether each rank has a state of its own in this part, and gets its own back."""
+    """Whether each rank has its own state in this part, and loads its own again."""
     return bool(getattr(part, "per_rank", False))
 
 
@@ -251,7 +250,7 @@ def _trained(index: int) -> str:
 
 
 def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
-    """Those that were registered to be saved, whatever ``state_dict`` returns, or those that were not."""
+    """Buffers of a model that are registered as persistent, whatever ``state_dict`` returns, or that are not."""
     found = []
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
@@ -261,7 +260,7 @@ def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Te
 
 
 def models_of(parts: Mapping[str, Any], *, known: Iterable[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Models that parts hold as attributes, as one does that saves some of a model, and that are not known already."""
+    """Models that parts hold as attributes, as one that saves a part of a model does, and that are not ``known``."""
     owned = {id(parameter) for model in known for parameter in model.parameters()}
     found = {}
     for name, part in parts.items():
@@ -273,9 +272,9 @@ def models_of(parts: Mapping[str, Any], *, known: Iterable[torch.nn.Module]) -> 
 
 
 class RandomStreams:
-    """Keeps torch's, Python's and numpy's random streams of this process, CUDA's and given generators.
+    """Saves and loads the random streams of this process: torch's, Python's, numpy's, CUDA's and given generators'.
 
-    Each rank has streams of its own, and gets its own back. A rank that there was not at the checkpoint keeps its own.
+    Each rank saves and loads its own. A rank that did not exist at the checkpoint keeps the streams it has.
     """
 
     per_rank = True
@@ -284,7 +283,7 @@ class RandomStreams:
         self._generators = generators
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all streams, as they stand."""
+        """State of all streams."""
         version, internal, spare = random.getstate()
         state: dict[str, Any] = {
             "torch": torch.get_rng_state(),
@@ -300,7 +299,7 @@ class RandomStreams:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put them back. A stream that this process does not have is passed over."""
+        """Restore the streams. A stream that this process does not have is skipped."""
         torch.set_rng_state(state["torch"])
         version, internal, spare = state["python"]
         random.setstate((version, tuple(internal), spare))
@@ -324,7 +323,7 @@ _STEP = "step"  # the slot in which optimizers of torch count their steps
 
 
 def of_tensor(tensor: torch.Tensor) -> bytes:
-    """Digest of a tensor's type, shape and values, wherever it lies."""
+    """Digest of a tensor's dtype, shape and values, on whatever device."""
     values = tensor.detach()
     values = getattr(values, "full_tensor", lambda: values)()  # of a tensor in shards, a collective call
     values = values.cpu().contiguous()
@@ -351,7 +350,7 @@ def of_rows(tensor: torch.Tensor) -> list[str]:
 
 
 def of_fields(part: object) -> dict[str, str]:
-    """Digest of each attribute that is a number, a tensor or a container of such, by name; a count is itself."""
+    """Digest of each attribute that is a number, a tensor or a container of such, by name; an int is its own digest."""
     fields = {} if isinstance(part, Mapping | list | tuple) else getattr(part, "__dict__", {})
     kept = {name: value for name, value in fields.items() if not isinstance(value, str | bool | None)}
     found = {name: str(value) if isinstance(value, int) else of_state(value) for name, value in kept.items()}
@@ -359,7 +358,7 @@ def of_fields(part: object) -> dict[str, str]:
 
 
 def options_of(optimizer: Optimizer) -> list[str]:
-    """The options of an optimizer's groups in words, such as betas and weight decay; its rate is none of them."""
+    """Options of an optimizer's groups in words, such as betas and weight decay; without its learning rate."""
     return [
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for group in optimizer.param_groups
@@ -402,7 +401,7 @@ def _add(found: Any, value: object) -> None:
 
 
 def of_moments(optimizer: Optimizer) -> dict[str, str]:
-    """Digests of what an optimizer remembers of its parameters, by slot, such as ``exp_avg``; without its steps."""
+    """Digests of an optimizer's state over all parameters, by slot, such as ``exp_avg``; without its step counts."""
     slots: dict[str, Any] = {}
     for index, parameter in enumerate(_parameters(optimizer)):
         for slot, value in optimizer.state.get(parameter, {}).items():
@@ -412,7 +411,7 @@ def of_moments(optimizer: Optimizer) -> dict[str, str]:
 
 
 def steps_of(optimizer: Optimizer) -> str:
-    """The steps that an optimizer has counted, those of all its parameters: ``40``; empty: it counts none."""
+    """Step counts of an optimizer over all its parameters, such as ``40``, or "" if it counts none."""
     counted = (optimizer.state.get(parameter, {}).get(_STEP) for parameter in _parameters(optimizer))
     return ", ".join(dict.fromkeys(f"{float(steps):g}" for steps in counted if steps is not None))
 
@@ -431,7 +430,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def of_random() -> dict[str, str]:
-    """Digests of all random streams of this process that a training may draw from, by name."""
+    """Digests of the random streams of this process that a training may draw from, by name."""
     found = {"torch": of_state(torch.get_rng_state()), "python": of_state(random.getstate())}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -442,11 +441,11 @@ def of_random() -> dict[str, str]:
 
 
 class OptimizerMemory:
-    """Looks at each optimizer that steps before this generation's first training step is over, and counts all steps."""
+    """Digests each optimizer's state before this generation's first training step, and counts all optimizer steps."""
 
     def __init__(self) -> None:
         self._before: dict[weakref.ref[Optimizer], tuple[int, dict[str, Any]]] = {}
-        """Of each optimizer that was about to take its first step the numbers that it held, and what it began with."""
+        """Optimizer -> its number of states, and digests of what it began with, before its first step."""
         self._is_first = True
         self._updates, self._is_given_up = 0, False
         self._unused: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -456,9 +455,9 @@ class OptimizerMemory:
         if not self._updates:
             self._look_at_unused()
         self._updates += 1
-        reference = weakref.ref(optimizer)
-        if self._is_first and reference not in self._before:
-            self._before[reference] = (
+        ref = weakref.ref(optimizer)
+        if self._is_first and ref not in self._before:
+            self._before[ref] = (
                 count_states(optimizer),
                 {
                     "parameters": of_parameters(optimizer),
@@ -469,9 +468,9 @@ class OptimizerMemory:
             )
 
     def take_updates(self) -> tuple[int, bool]:
-        """Steps of optimizers since the last call; and whether a gradient of the batch before was given up without one.
+        """Optimizer steps since the last call; and whether a gradient of the batch before was dropped without one.
 
-        Gradients that are accumulated stay where they are: their tensor is the same until an optimizer has stepped.
+        An accumulated gradient stays the same tensor until an optimizer has stepped.
         """
         if not self._updates:
             self._look_at_unused()
@@ -489,7 +488,7 @@ class OptimizerMemory:
             self._unused = None
 
     def after_step(self) -> tuple[int, int] | None:
-        """States before and after the first training step; None: nothing stepped in it, or it is long over."""
+        """Numbers of states before and after the first training step, or None after it, or if nothing stepped."""
         if not self._is_first or not self._before:
             return None
         self._is_first = False
@@ -501,17 +500,17 @@ class OptimizerMemory:
 
     @property
     def beginnings(self) -> list[dict[str, Any]]:
-        """What they began with, in the order of their steps: facts of an event, of each one."""
+        """Digests of what each optimizer began with, in the order of their first steps."""
         return [began for _, began in self._before.values()]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of the first optimizer that stepped; empty: none did, or it is gone."""
+        """Groups of the first optimizer that stepped, or [] if none did or it is gone."""
         return next((optimizer.param_groups for optimizer in self.optimizers), [])
 
 
 def count_states(optimizer: Optimizer) -> int:
-    """Parameters for which an optimizer holds numbers from one step to the next; of SGD without momentum none."""
+    """Number of parameters for which an optimizer keeps a tensor between steps; 0 for SGD without momentum."""
     return sum(
         any(isinstance(value, torch.Tensor) for value in state.values())
         for state in optimizer.state.values()
@@ -525,9 +524,9 @@ _SCHEDULED = "initial_lr"  # key of the parameter groups of an optimizer that ha
 def left_out(
     parts: Mapping[str, Any], optimizers: Iterable[Optimizer], *, drawn_from: Iterable[str], draws_samples: bool
 ) -> list[str]:
-    """What was seen in a step and is none of the parts, nor held by one of them; each with the call that keeps it.
+    """What took part in a step and is neither a part nor held by one, each with the call that keeps it.
 
-    ``drawn_from`` are the random streams that the step has drawn from, where the body does not keep them.
+    ``drawn_from`` are the random streams that the step has drawn from, if the body does not keep them.
     """
     kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
     known = {id(held) for held in kept}

@@ -1,7 +1,7 @@
-"""A worker of an elastic job: its life, a slot in one generation; its training, which survives it; and a server's life.
+"""A worker of an elastic job: its process, for a slot in one generation; its training, which outlives it; and a server.
 
 torchrun starts it by ``python -m pytest_distbench.worker elastic PLAN``, and ends it at the next change of membership.
-What it does is in the timeline; how it ended is in a report only where its body returned.
+The timeline has what it does; it leaves a report only if its body returned.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from pytest_distbench.worker.process import (
 _COUNTERS = "distbench"  # part of what survives: step, epoch and place in it
 
 _HOLD_S = 0.01
-"""Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
+"""Seconds between two collectives of nodes that hold: one of them fails if a node is lost, as the next step's would."""
 
 
 def _note(timeline: Path, what: str, slot: int, **facts: Any) -> None:
@@ -60,14 +60,13 @@ def _note(timeline: Path, what: str, slot: int, **facts: Any) -> None:
 
 
 class _Timeline(RankLine):
-    """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
+    """The line of a worker of an elastic job: its progress goes into the job's timeline."""
 
     def __init__(self, timeline: Path, slot: int) -> None:
         self._timeline = timeline
         self._slot = slot
 
     def progress(self, text: str) -> None:
-        """Note a line that rank 0 wants to be shown."""
         _note(self._timeline, "progress", self._slot, text=text)
 
 
@@ -89,9 +88,9 @@ class ElasticRank(RankContext):
         self._files = plan.files
         self._training: Training | None = None
 
-    def tell(self, what: str, **told: Any) -> None:
-        """Note in the job's timeline what this worker has done now."""
-        _note(self._files.timeline, what, self.slot, generation=self.generation, **told)
+    def note_event(self, what: str, **facts: Any) -> None:
+        """Write an event of this worker to the job's timeline."""
+        _note(self._files.timeline, what, self.slot, generation=self.generation, **facts)
 
     def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
         """Take the state that must survive a change of membership, and load the newest good checkpoint.
@@ -100,7 +99,7 @@ class ElasticRank(RankContext):
         optimizer: if it depends on the world size, set it afterwards.
 
         Args:
-            checkpoint_every: steps between two checkpoints; None: the value of the test.
+            checkpoint_every: steps between two checkpoints, by default the test's.
             parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
 
         Raises:
@@ -146,9 +145,9 @@ class Training:
         self._job = job
         self._parts = parts
         self._files = files
-        self._told: dict[str, torch.Tensor | float] = {}
+        self._noted: dict[str, torch.Tensor | float] = {}
         self._memory = OptimizerMemory()
-        self._ledger = Ledger(parts, self._memory, rank.tell, rank=rank.rank)
+        self._ledger = Ledger(parts, self._memory, rank.note_event, rank=rank.rank)
         self._drawn: list[int] | None = None
         self._taken = self._since_saved = 0
         self._samples = 0
@@ -175,7 +174,7 @@ class Training:
             samples: size of the training set, at least the maximum number of nodes.
             batch: per rank.
             epochs: of the whole training.
-            device: of the indices; None: the rank's.
+            device: of the indices, by default the rank's.
 
         Returns:
             Batches (n,) of indices, int64.
@@ -207,18 +206,18 @@ class Training:
             )
             step = slice(self.position, self.position + count)
             mine = checkpoints.share(order[step], rank=rank.rank, world_size=rank.world_size)
-            rank.tell("batch", step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
+            rank.note_event("batch", step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
             self._ledger.watch_inputs(self._since_saved, mine.tolist())
             yield checkpoints.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
-            told, self._told = self._told, {}
+            noted, self._noted = self._noted, {}
             self._ledger.note_inputs(self.step + 1)
             drawn, self._drawn = self._drawn, None
             if drawn is not None:
-                rank.tell("drew", step=self.step + 1, samples=drawn)
+                rank.note_event("drew", step=self.step + 1, samples=drawn)
             if self._taken == 0:  # the first step of a generation is none that is timed
                 self._ledger.note_left_out(draws_samples=drawn is not None)
-            self._take_step(count, told, is_last=self.position + count == samples)
+            self._take_step(count, noted, is_last=self.position + count == samples)
             self._keep()
             if self.position == 0 and self._job.ends_after is not None:
                 try:  # the step after which the plan of the membership lets the training end
@@ -247,7 +246,7 @@ class Training:
 
     def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
         self._samples = samples
-        self._rank.tell("wanted", samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
+        self._rank.note_event("wanted", samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
         """Report the samples that this rank has trained on in this step, instead of those of :meth:`batches`.
@@ -287,9 +286,9 @@ class Training:
                 found = check_unread("training.note(...)", name, value)
                 # a tensor is read when its step is over: to read it now would wait for its device
                 is_read = not isinstance(found, torch.Tensor)
-                self._told[name] = _finite(found, name, self.step + 1) if is_read else found
+                self._noted[name] = _finite(found, name, self.step + 1) if is_read else found
 
-    def _take_step(self, count: int, told: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
+    def _take_step(self, count: int, noted: Mapping[str, torch.Tensor | float], *, is_last: bool) -> None:
         self.step += 1
         self._taken += 1
         self._since_saved += 1
@@ -300,8 +299,8 @@ class Training:
         updates, is_given_up = self._memory.take_updates()
         groups = next((p.param_groups for p in self._parts.values() if hasattr(p, "param_groups")), None)
         groups = groups or self._memory.param_groups
-        read = {name: _finite(value, name, self.step) for name, value in told.items()}
-        self._rank.tell(
+        read = {name: _finite(value, name, self.step) for name, value in noted.items()}
+        self._rank.note_event(
             "stepped",
             step=self.step,
             world_size=self._rank.world_size,
@@ -315,7 +314,7 @@ class Training:
         )
         if (counts := self._memory.after_step()) is not None:
             before, after = counts
-            self._rank.tell("remembered", before=before, after=after)
+            self._rank.note_event("remembered", before=before, after=after)
             self._ledger.at_first_step(self._place)
 
     def _keep(self) -> None:
@@ -337,7 +336,7 @@ class Training:
             start = HostClock.monotonic()
             state = {_COUNTERS: self._place, **{name: part.state_dict() for name, part in self._parts.items()}}
             checkpoints.save(self._files.checkpoints, self.step, {**state, **everybody})
-            self._rank.tell("saved", step=self.step, seconds=HostClock.monotonic() - start)
+            self._rank.note_event("saved", step=self.step, seconds=HostClock.monotonic() - start)
         while is_held:  # until the change ends this process, or another one's and with it the collective
             self._rank.barrier()
             time.sleep(_HOLD_S)
@@ -372,7 +371,7 @@ class Training:
                     ) from error
             self.step, self.epoch, self.position = (state[_COUNTERS][name] for name in ("step", "epoch", "position"))
             self._ledger.at_load(self._place)
-        rank.tell("loaded", began_t=began, step=step, torn=torn)
+        rank.note_event("loaded", began_t=began, step=step, torn=torn)
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
@@ -414,7 +413,7 @@ def main(plan_path: str) -> NoReturn:
         bodies.call(bodies.load(work.body), context)
         context.wait_for_queued()
         context.check_complete()
-    except BaseException as raised:  # noqa: BLE001 whatever ends a body is told
+    except BaseException as raised:  # noqa: BLE001 whatever ends a body is reported
         _, _, error = classify(raised)
         flush_output()
         generation = None if context is None else context.generation
@@ -429,7 +428,7 @@ def main(plan_path: str) -> NoReturn:
         peak_memory_bytes=memory.num_bytes(),
         software=software(plan) if context.rank == 0 else {},
     ).write(plan.files)
-    context.tell("finished")
+    context.note_event("finished")
     flush_output()
     leave(lambda what: None)
     leave_group()
@@ -437,7 +436,7 @@ def main(plan_path: str) -> NoReturn:
 
 
 def count_generation(folder: Path) -> int:
-    """A number that no earlier generation of a launch has had. Called by rank 0 alone."""
+    """Return a generation number that this launch has not used yet. Called by rank 0 alone."""
     number = 0
     while True:
         try:
@@ -462,7 +461,7 @@ def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
 
 
 def serve(path: str, number: str) -> NoReturn:
-    """Be a server of a pool in its slot: load what the plan names, say so, and stay until SIGTERM asks it to go."""
+    """Run a server of a pool in its slot: load what the plan names, report it, and wait until SIGTERM ends it."""
     plan, slot = LaunchPlan.read_from(path), int(number)
     task, timeline = plan.expect(Pool).tasks[SERVING], plan.files.pool_timeline
     take_path(plan)
@@ -470,9 +469,9 @@ def serve(path: str, number: str) -> NoReturn:
     try:
         load: Callable[..., object] = bodies.load(task.body)
         _loaded = load(**task.params)  # it keeps what it returns for as long as it lives
-    except Exception as error:  # noqa: BLE001 whatever it raises is told
-        told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
-        _note(timeline, "server_failed", slot, error=told)
+    except Exception as error:  # noqa: BLE001 whatever it raises is reported
+        message = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
+        _note(timeline, "server_failed", slot, error=message)
         os._exit(RAISED)
     _note(timeline, "server_ready", slot)
     while True:

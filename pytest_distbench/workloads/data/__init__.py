@@ -1,7 +1,7 @@
-"""Data sets of the trainings: a module for each format, and one table of sets. Each generates a small set, too.
+"""Data sets of the trainings: a module for each format, and one table of sets. Each can generate a small set.
 
-Here is what all formats share: archives, the name of a damaged file, text line by line, a file written whole; and
-whether a store of objects can be opened.
+This module has what all formats share: archives, errors of damaged files, reading a text line by line, writing a file
+as a whole, and whether an object store can be opened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CUT = "the file was cut off"
 
 
 class Labelled(NamedTuple):
-    """Samples (N, ...), and what they are (N,)."""
+    """Samples (N, ...), and their labels (N,)."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -39,12 +39,12 @@ class Parts(NamedTuple):
 
 
 def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> DataError:
-    """An error that names the place in a file, what should be there and what is."""
+    """Make an error that names the place in a file, what should be there and what is."""
     return DataError(f"{place}: wanted {wanted}, found {found}" + (f": {hint}" if hint else ""))
 
 
 def require(path: Path) -> Path:
-    """The path of a file that is there, and is not empty."""
+    """Return the path of a file that exists and is not empty."""
     if not path.is_file():
         raise damaged(path, wanted="a file of the data set", found="none")
     if not path.stat().st_size:
@@ -74,7 +74,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when it is complete: who reads sees the old one, the new one, or none."""
+    """Open a file that gets its name when it is complete: readers see the old one, the new one, or none."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
         whole = Path(folder, path.name)  # a file of the process's own umask: other users may read it
         with whole.open("wb") as file:
@@ -86,9 +86,9 @@ _AT_ONCE = 1 << 20
 
 
 def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
-    """Copy the files of these names to a folder, wherever they lie in the archive, and nothing else.
+    """Copy the files of these names from an archive to a folder, wherever they lie in it, and nothing else.
 
-    So no name in it leads out of the folder, and no link is made. Of several of one name the first is taken.
+    So no name leads out of the folder, and no link is made. If several have one name, the first is taken.
     """
     name = "its beginning"
     try:
@@ -106,9 +106,9 @@ def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
-            for entry in packed.infolist():
-                with packed.open(entry) as file:
-                    yield PurePosixPath(entry.filename).name, file
+            for info in packed.infolist():
+                with packed.open(info) as file:
+                    yield PurePosixPath(info.filename).name, file
     else:
         with tarfile.open(archive) as tape:
             for member in tape:
@@ -122,9 +122,9 @@ TO_INSTALL = "for s3:// install pytest-distbench[storage], for others the packag
 
 
 def why_no_store(url: str) -> str:
-    """Why no library here can open a URL, in a clause with the next step. Empty: one can, or may.
+    """Why no library here can open a URL, in a clause with the next step, or "" if one can, or may.
 
-    Imports none of them, and connects to nothing.
+    No library is imported, and nothing is connected to.
     """
     from fsspec.registry import known_implementations, registry
 

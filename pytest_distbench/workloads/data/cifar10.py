@@ -5,8 +5,8 @@ Format: https://www.cs.toronto.edu/~kriz/cifar.html. "Binary version": ``data_ba
 row by row. "Python version": files of these names without ``.bin``, each a pickled dictionary of an array ``data``
 (10 000, 3072) and a list ``labels``.
 
-Nothing runs when a pickle is read: of all that it can call, only uint8 arrays are made, and what numpy would be called
-with is kept as data and checked, so no state of a hostile file reaches its code.
+No code of a pickle runs: of all that it can call, only uint8 arrays are made, and arguments for numpy are kept as data
+and checked, so no state of a hostile file reaches numpy's code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_distbench.workloads.data import CUT, Labelled, Parts, damaged, requi
 
 
 def unpickle_arrays(path: Path) -> dict[str, Any]:
-    """A pickled dictionary of arrays (uint8), numbers, texts and lists of them; keys in bytes become texts."""
+    """Read a pickled dictionary of arrays (uint8), numbers, texts and lists of them; keys in bytes become texts."""
     content = path.read_bytes()
     stream = io.BytesIO(content)
     reader = _Arrays(stream)
@@ -48,11 +48,11 @@ def unpickle_arrays(path: Path) -> dict[str, Any]:
 
 
 class _RefusedError(Exception):
-    """What the pickle wanted to call."""
+    """The pickle calls a name that is not allowed."""
 
 
 class _Array:
-    """An array that is being unpickled: numpy's state of it, as data."""
+    """An array that is being unpickled, with numpy's state of it as data."""
 
     def __init__(self) -> None:
         self.state: Any = None
@@ -72,13 +72,13 @@ class _Array:
 
 
 class _Kind(str):
-    """The type of an array's numbers: its name; its state says the byte order, which a single byte has not."""
+    """Name of an array's dtype. Its state would be the byte order, which a single byte does not have."""
 
     def __setstate__(self, state: object) -> None: ...
 
 
 class _Arrays(pickle.Unpickler):
-    """An unpickler that gives its own functions in place of numpy's, and refuses every other name."""
+    """An unpickler that replaces numpy's functions by its own, and refuses every other name."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, encoding="bytes")
@@ -131,11 +131,11 @@ _NO_CIFAR10 = "the file is damaged, or it is no CIFAR-10 (records of CIFAR-100 h
 _PADDING = 4
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
 _STDEV = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
-"""Of the training set's pixels, by channel, where white is 1."""
+"""Standard deviation of the training set's pixels, by channel, with white as 1."""
 
 
 def load(folder: Path) -> Parts:
-    """The whole set, of the binary files where they are there, else of the pickled ones.
+    """Load the whole set, from the binary files if they exist, else from the pickled ones.
 
     Images are (N, 3, 32, 32), uint8, and labels int64, 0 to 9.
     """
@@ -145,7 +145,7 @@ def load(folder: Path) -> Parts:
 
 
 def count(folder: Path) -> dict[str, int]:
-    """Images of each part, all of which were read."""
+    """Number of images of each part, after all were read."""
     found = load(folder)
     return {"training images": len(found.train.labels), "test images": len(found.test.labels)}
 
@@ -186,7 +186,7 @@ def _checked(labels: np.ndarray, path: str, what: str) -> np.ndarray:
 
 
 def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] = FILES) -> dict[str, int]:
-    """How many records each of these files has, from the bytes of every file that lies there."""
+    """Number of records of each file, from the sizes in bytes of all files that exist."""
     found = {name: sizes[name] for name in files if name in sizes}
     if not found:
         there = ", ".join(sorted(sizes)[:5]) or "no file"
@@ -207,14 +207,14 @@ def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] =
 
 
 def decode(record: bytes, where: str) -> tuple[torch.Tensor, int]:
-    """An image (3, 32, 32), uint8, and its label, 0 to 9."""
+    """Return an image (3, 32, 32), uint8, and its label, 0 to 9."""
     if record[0] >= CLASSES:
         raise damaged(where, wanted=f"a label from 0 to {CLASSES - 1}", found=str(record[0]), hint=_NO_CIFAR10)
     return torch.frombuffer(bytearray(record), dtype=torch.uint8, offset=1).view(SHAPE), record[0]
 
 
 def augment(image: torch.Tensor) -> torch.Tensor:
-    """A random crop of the image with four more pixels on each side, or of its mirror image, normalised: float32.
+    """Return a random crop of the image, padded by four pixels, or of its mirror image, normalised: float32.
 
     Source: He et al., arXiv 1512.03385, section 4.2. Chance is torch's own generator of the process.
     """
@@ -227,7 +227,7 @@ def augment(image: torch.Tensor) -> torch.Tensor:
 
 
 def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Training files of random pixels and labels, by name: the same ones for the same seed. At most 50 000 samples."""
+    """Make training files of random pixels and labels, by name, from a seed. At most 50 000 samples."""
     chance = torch.Generator().manual_seed(seed)
     for name, first in zip(FILES, range(0, samples, FILE_RECORDS), strict=False):
         count = min(FILE_RECORDS, samples - first)
@@ -237,7 +237,7 @@ def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def generate(folder: Path, seed: int) -> None:
-    """A whole set in the binary layout: the 1797 handwritten digits that scikit-learn ships, 1437 to train on.
+    """Write a whole set in the binary layout: the 1797 handwritten digits that scikit-learn ships, 1437 to train on.
 
     A pixel of the 8 x 8 of a digit is drawn as 4 x 4 equal pixels, in three equal channels.
     """

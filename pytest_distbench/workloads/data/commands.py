@@ -1,4 +1,4 @@
-"""``distbench data``: the data sets that trainings read, listed, made ready and checked. To make them imports torch."""
+"""``distbench data``: lists, prepares and checks the data sets that trainings read. Preparing imports torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _folder(text: str) -> Path:
 
 
 @contextlib.contextmanager
-def _disk_told() -> Iterator[None]:
+def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -44,7 +44,7 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
 
     for name in _chosen(options):
         row = SETS[name]
-        with _disk_told():
+        with _disk_errors():
             place = folder_in(options.data, name)
         archives = f" ({' or '.join(row.archives)})" if row.archives else ""
         yield f"{name}: {row.title}"
@@ -58,7 +58,7 @@ def _prepare(options: argparse.Namespace) -> Iterator[str]:
     for name in _chosen(options):
         row = SETS[name]
         made = ""
-        with _disk_told():
+        with _disk_errors():
             folder = folder_in(options.data, name)
             if folder is None:
                 folder = options.data / name
@@ -84,14 +84,14 @@ def _prepare(options: argparse.Namespace) -> Iterator[str]:
 def _verify(options: argparse.Namespace) -> Iterator[str]:
     from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_in, verify
 
-    with _disk_told():
+    with _disk_errors():
         chosen = [name for name in _chosen(options) if options.names or folder_in(options.data, name)]
     if not chosen:
         raise DataError(f"{options.data}: it contains no set; see distbench data list")
     failed = False
     for name in chosen:
         try:
-            with _disk_told():
+            with _disk_errors():
                 folder = find(options.data, name)
                 counts = verify(folder, SETS[name])
         except DataError as error:

@@ -34,15 +34,15 @@ _LABELS = {b"+1": 1.0, b"1": 1.0, b"-1": 0.0}
 
 
 def load(folder: Path, *, features: int = FEATURES) -> Parts:
-    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer.
+    """Load both files of the set from caches, which are made next to them if they are missing or older than the text.
 
-    Features are (N, F), float32, and lie in a file until they are used; labels float32, 0. or 1.
+    Features are (N, F), float32, and stay in a file until they are used; labels float32, 0. or 1.
     """
     return Parts(*(_cached(_text_of(folder, name), features) for name in (TRAIN, TEST)))
 
 
 def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
-    """Rows of each part, all of which were read; a cache that differs from its text is damaged."""
+    """Number of rows of each part, after all were read; a cache that differs from its text is damaged."""
     counts = {}
     for name, title in ((TRAIN, "training rows"), (TEST, "test rows")):
         text = _text_of(folder, name)
@@ -62,7 +62,7 @@ def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
 
 
 def cache_of(text: Path) -> Path:
-    """Path of the cache of a text."""
+    """Path of a text's cache."""
     return text.with_name(f"{text.name}.rows")
 
 
@@ -120,7 +120,7 @@ def _open(cache: Path, text: Path, features: int) -> Labelled | None:
 
 
 def _read(text: Path, features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Some rows at a time: features (n, F), labels (n,). They are overwritten by the next."""
+    """Read some rows at a time: features (n, F), labels (n,). The next rows overwrite them."""
     dense = [b"%d" % index for index in range(1, features + 1)]
     values = np.zeros((_ROWS_AT_ONCE, features), np.float32)
     labels = np.zeros(_ROWS_AT_ONCE, np.float32)
@@ -185,13 +185,13 @@ def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
 
 _FACTORS = 12
 _STRONGEST = 8
-"""Of a factor in its features, where the weakest has 1: the weak ones, which count as much, are learnt last."""
+"""Strength of the strongest factor, the weakest having 1: weak ones count as much, and are learnt last."""
 _BLOCK_ROWS = 64
 _GENERATED = {TRAIN: 600, TEST: 300}
 
 
 def generate(folder: Path, seed: int) -> None:
-    """A small set in this format: rows of unit norm, each feature with one of 12 factors in it, which give the label.
+    """Write a small set in this format: rows of unit norm; each feature has one of 12 factors, which give the label.
 
     The features of a factor are neighbours, so half of the features know half of the factors.
     """

@@ -33,9 +33,9 @@ _MULTIPLE = 8  # matrix units of GPUs want sizes that are multiples of it, in ha
 
 
 class Vocabulary:
-    """Ids of tokens: those of padding, the unknown, begin and end of a sentence are 0 to 3, then those of a file.
+    """Ids of tokens: 0 to 3 are padding, unknown, begin and end of a sentence, then come those of a file.
 
-    ``join`` makes the text of a sentence of its tokens.
+    ``join`` makes the text of a sentence from its tokens.
     """
 
     def __init__(self, tokens: Iterable[str], join: Callable[[Sequence[str]], str]) -> None:
@@ -48,12 +48,12 @@ class Vocabulary:
         return -(-len(self.tokens) // _MULTIPLE) * _MULTIPLE
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of tokens; of one that is not in the file that of the unknown."""
+        """Ids of tokens, or the id of the unknown for those that are not in the file."""
         known = self.ids
         return [known.get(token, UNK) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sentence up to its end, without padding and special tokens."""
+        """Text of a sentence up to its end, without padding and special tokens."""
         tokens = []
         for number in ids:
             if number == EOS:
@@ -64,7 +64,7 @@ class Vocabulary:
 
 
 def join_bpe(tokens: Sequence[str]) -> str:
-    """Pieces of byte pair encoding: one that ends in ``@@`` goes on in the next."""
+    """Join pieces of byte pair encoding: one that ends in ``@@`` continues in the next."""
     return " ".join(tokens).replace("@@ ", "").removesuffix("@@")
 
 
@@ -101,7 +101,7 @@ VOCABULARY = "vocab.bpe.32000"
 
 
 class Sentences(Sequence[list[int]]):
-    """Token ids of N sentences, one behind the other in one array; the shift makes ids of what lies there.
+    """Token ids of N sentences, one after the other in one array; ``shift`` is added to what the array holds.
 
     Attributes:
         lengths: (N,), tokens of each.
@@ -118,12 +118,12 @@ class Sentences(Sequence[list[int]]):
         return (self._flat[self._starts[index] : self._ends[index]].astype(np.int64) + self._shift).tolist()
 
     def chosen(self, which: np.ndarray) -> Sentences:
-        """Those of these numbers, or for which it says so."""
+        """Return the sentences with these numbers, or where a mask is true."""
         return Sentences(self._flat, self._starts[which], self._ends[which], self._shift)
 
 
 class Pairs(Sequence[tuple[list[int], list[int]]]):
-    """Sentences and their translations, as token ids without special ones; the vocabulary is of both."""
+    """Sentences and their translations, as token ids without special ones, and the vocabulary of both."""
 
     def __init__(self, source: Sentences, target: Sentences, vocabulary: Vocabulary) -> None:
         self.source, self.target, self.vocabulary = source, target, vocabulary
@@ -135,16 +135,16 @@ class Pairs(Sequence[tuple[list[int], list[int]]]):
         return self.source[index], self.target[index]
 
     def up_to(self, longest: int) -> Pairs:
-        """Those of which neither sentence has more tokens."""
+        """Return the pairs in which no sentence has more than ``longest`` tokens."""
         which = (self.source.lengths <= longest) & (self.target.lengths <= longest)
         return Pairs(self.source.chosen(which), self.target.chosen(which), self.vocabulary)
 
 
 def load_text(folder: Path, split: Split) -> Pairs:
-    """The pairs of a part of WMT16 in text, and their vocabulary.
+    """Load the pairs of a part of WMT16 in text, and their vocabulary.
 
     Raises:
-        DataError: a file is not there, or damaged, or the two have not equally many lines.
+        DataError: a file is missing or damaged, or the two have different numbers of lines.
     """
     seen: dict[str, int] = {}
     path = folder / VOCABULARY
@@ -179,7 +179,7 @@ STEMS: dict[Split, str] = {"train": "train.en-de", "test": "test.en-de"}
 DICTIONARIES = tuple(f"dict.{language}.txt" for language in LANGUAGES)
 
 _TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64}
-"""Of elements, by code; 6 and 7 are fractions, which no ids are."""
+"""dtypes of elements by their code; 6 and 7 are floating, which no ids are."""
 _FIRST = ("<pad>_", "<EOS>_")
 _END = 2  # id of the end of a sentence, in a file
 _LUA = "<lua_index_compat>"
@@ -188,7 +188,7 @@ _AT_ONCE = 1 << 22
 
 
 def load_indexed(folder: Path, split: Split) -> Pairs:
-    """Those of WMT17 in index files, and their vocabulary. Tokens stay in their file until they are used."""
+    """Load a part of WMT17 from index files, and its vocabulary. Tokens stay in their file until they are used."""
     first, second = (_tokens(folder / name) for name in DICTIONARIES)
     if first != second:
         raise damaged(folder / DICTIONARIES[1], wanted=f"what {DICTIONARIES[0]} has", found="another")
@@ -243,7 +243,7 @@ def _read(stem: Path, known: int) -> Sentences:
 
 
 def _read_index(path: Path) -> tuple[np.dtype, np.ndarray]:
-    """The type of the elements, and where each sentence starts, with the end of the last (N + 1,)."""
+    """Return the dtype of the elements, and where each sentence starts, with the end of the last (N + 1,)."""
     content = path.read_bytes()
     if content[:8] != MAGIC:
         raise damaged(f"{path}, byte 0", wanted=f"the magic {MAGIC!r}", found=repr(content[:8]))
@@ -273,7 +273,7 @@ def _read_index(path: Path) -> tuple[np.dtype, np.ndarray]:
 
 
 def count(folder: Path, load: Callable[[Path, Split], Pairs]) -> dict[str, int]:
-    """Pairs of each part, all of which were read."""
+    """Number of pairs of each part, after all were read."""
     parts: dict[str, Split] = {"training pairs": "train", "test pairs": "test"}
     return {title: len(load(folder, split)) for title, split in parts.items()}
 
@@ -285,7 +285,7 @@ Word = tuple[str, ...]  # its pieces: one, or two
 
 
 def made_words() -> tuple[list[Word], list[Word]]:
-    """24 words of two languages, of two syllables each; every fourth is in two pieces."""
+    """Make 24 words in each of two languages, of two syllables each; every fourth is in two pieces."""
     made: list[Word] = []
     for number in range(2 * _WORDS):
         first, second = (_SYLLABLES[at % len(_SYLLABLES)] for at in (number, 3 * number + number // len(_SYLLABLES)))
@@ -294,7 +294,7 @@ def made_words() -> tuple[list[Word], list[Word]]:
 
 
 def made_pairs(split: Split, seed: int) -> Iterator[tuple[list[Word], list[Word]]]:
-    """Sentences of 3 to 7 words, and their translation: word by word, from the last to the first."""
+    """Make sentences of 3 to 7 words, and their translation: word by word, from the last to the first."""
     words, translations = made_words()
     chance = np.random.default_rng([seed, split == "test"])
     for length in chance.integers(3, 8, _GENERATED[split]).tolist():
@@ -309,7 +309,7 @@ def _sides(names: dict[Split, str], seed: int) -> Iterator[tuple[str, Iterable[l
 
 
 def generate_text(folder: Path, seed: int) -> None:
-    """A small set in text, of words that are made of syllables."""
+    """Write a small set in text, of words that are made of syllables."""
     pieces = dict.fromkeys(piece for language in made_words() for word in language for piece in _bpe(word))
     (folder / VOCABULARY).write_text("".join(f"{piece}\n" for piece in pieces))
     for name, sentences in _sides(TEXTS, seed):
@@ -322,7 +322,7 @@ def _bpe(word: Word) -> list[str]:
 
 
 def generate_indexed(folder: Path, seed: int) -> None:
-    """The same sentences in index files, in subtokens."""
+    """Write the same sentences in index files, in subtokens."""
     pieces = dict.fromkeys(piece for language in made_words() for word in language for piece in _subtokens(word))
     tokens = [*_FIRST, *pieces]
     ids = {token: number for number, token in enumerate(tokens, 1)}
@@ -334,7 +334,7 @@ def generate_indexed(folder: Path, seed: int) -> None:
 
 
 def write_indexed(stem: Path, sentences: Sequence[Sequence[int]]) -> None:
-    """Write ids, those of ends included, as a pair of files."""
+    """Write ids, with those of sentence ends, as a pair of files."""
     sizes = np.array([len(one) for one in sentences], "<i8")
     offsets = np.concatenate([[0], sizes.cumsum()])
     header = MAGIC + struct.pack("<5Q", 1, 4, 4, len(sizes), len(sizes))

@@ -1,4 +1,4 @@
-"""The table of data sets: what lies in their folders, where they come from, how they are checked and generated."""
+"""The table of data sets: the files in their folders, their sources, and how they are checked and generated."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class DataSet(msgspec.Struct, frozen=True):
     """A row of the table.
 
     Attributes:
-        layouts: names of the files that a folder of it holds, of each layout there is.
+        layouts: names of the files that a folder of it holds, for each layout.
         archives: that it is published in.
         folders: that these unpack to.
-        published: how much it holds, as :attr:`count` says it.
-        count: read all of a folder, and say how much it holds.
-        generate: write a small set in its format to a folder, for a seed.
-        make_cache: that trainings read in place of the files of a folder, where they do.
+        published: how much it holds, as :attr:`count` returns it.
+        count: reads all of a folder, and returns how much it holds.
+        generate: writes a small set in its format to a folder, from a seed.
+        make_cache: makes a file that trainings read instead of the folder's, or None.
     """
 
     title: str
@@ -105,7 +105,7 @@ SETS: dict[str, DataSet] = {
 
 
 def folder_of(rank: RankContext, name: str) -> Path:
-    """The folder of a set: in that of the user where ``rank.params["data"]`` names one, else generated. Collective.
+    """The folder of a set, below ``rank.params["data"]`` if that is set, else generated. Collective.
 
     A generated set is the same for every seed, and is made once for all launches of a run, by a rank of each host.
 
@@ -123,7 +123,7 @@ def folder_of(rank: RankContext, name: str) -> Path:
 
 
 def find(place: str | os.PathLike[str], name: str) -> Path:
-    """The folder of a set in one of the user: a folder of its name, that of its archive, or the one itself.
+    """Find the folder of a set in a user's folder: one of the set's name, that of its archive, or the folder itself.
 
     Raises:
         DataError: its files lie in none of them.
@@ -142,19 +142,19 @@ def find(place: str | os.PathLike[str], name: str) -> Path:
 
 
 def folder_in(root: Path, name: str) -> Path | None:
-    """The folder in which :func:`find` finds a set, or None if its files lie nowhere in it."""
+    """Return the folder in which :func:`find` finds a set, or None if its files lie nowhere in it."""
     row = SETS[name]
     places = (root / name, *(root / inner for inner in row.folders), root)
     return next((folder for folder in places if layout_in(folder, row)), None)
 
 
 def layout_in(folder: Path, row: DataSet) -> tuple[str, ...]:
-    """The files of a set in a folder; none where one of them is not there."""
+    """The files of a set in a folder, or () if one of them is missing."""
     return next((names for names in row.layouts if all((folder / name).is_file() for name in names)), ())
 
 
 def generate_into(folder: Path, row: DataSet) -> None:
-    """Make a folder of a small set, whole or not at all.
+    """Generate a folder with a small set, whole or not at all.
 
     Raises:
         DataError: something else has its name.
@@ -165,7 +165,7 @@ def generate_into(folder: Path, row: DataSet) -> None:
 
 
 def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
-    """Make a folder of the files of a set that lie in an archive, whole or not at all.
+    """Unpack the files of a set from an archive into a folder, whole or not at all.
 
     Raises:
         DataError: the archive is damaged, or has not all of them; something else has the folder's name.
@@ -180,7 +180,7 @@ def unpack_into(folder: Path, row: DataSet, archive: Path) -> None:
 
 @contextlib.contextmanager
 def _made_whole(folder: Path, row: DataSet) -> Iterator[Path]:
-    """A folder to fill, which takes its name when that is done. Of processes that do so at once the first counts."""
+    """Make a folder that gets its name when it is filled; if several processes do so at once, the first one counts."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as outer:
         making = Path(outer, folder.name)
@@ -197,10 +197,10 @@ def _made_whole(folder: Path, row: DataSet) -> Iterator[Path]:
 
 
 def verify(folder: Path, row: DataSet) -> dict[str, int]:
-    """Read all of a set, and say how much it holds.
+    """Read all of a set, and return how much it holds.
 
     Raises:
-        DataError: a file of it is damaged, or it is not what was published, nor generated.
+        DataError: a file of it is damaged, or it is neither what was published nor generated.
     """
     counts = row.count(folder)
     if not (folder / GENERATED).exists():

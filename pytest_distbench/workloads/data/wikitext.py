@@ -22,7 +22,7 @@ END = "<eos>"
 
 
 def load(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str]]:
-    """Word ids of each part (N,), int64, and the words by id: those of the training text, others are unknown ones."""
+    """Word ids of each part (N,), int64, and the words by id: those of the training text; others are unknown."""
     ids = {UNKNOWN: 0, END: 1}
     parts = []
     for name in FILES:
@@ -42,7 +42,7 @@ def load(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[s
 
 
 def count(folder: Path) -> dict[str, int]:
-    """Words of each part, all of which were read, and different ones."""
+    """Number of words of each part, after all were read, and of different words."""
     train, valid, test, vocabulary = load(folder)
     known = {"training words": len(train), "validation words": len(valid), "test words": len(test)}
     return {**known, "different words": len(vocabulary)}
@@ -50,12 +50,12 @@ def count(folder: Path) -> dict[str, int]:
 
 _CHANCES = (0.55, 0.25, 0.15, 0.05)  # of the four words that may follow a word
 GENERATED_PERPLEXITY = math.exp(-sum(chance * math.log(chance) for chance in _CHANCES))
-"""The least that any model can have on generated text: 3.03."""
+"""Lowest perplexity that any model can reach on generated text: 3.03."""
 _GENERATED = dict(zip(FILES, (40_000, 4_000, 4_000), strict=True))
 
 
 def generate(folder: Path, seed: int) -> None:
-    """A small text in this format: each word, and the end of a line, is followed by one of four others."""
+    """Write a small text in this format: each word, and the end of a line, is followed by one of four others."""
     chance = np.random.default_rng(seed)
     stems, ends = ("ar", "el", "in", "on", "ur", "is"), ("a", "o", "en", "um", "ik", "eth", "as", "or")
     words = [END, *map("".join, itertools.product(stems, ends))]

@@ -1,6 +1,6 @@
-"""Sweeps in tables, on the terminal and in charts: as nccl-tests tells them, and one sweep beside others.
+"""Sweeps in tables, on the terminal and in charts: as nccl-tests prints them, and several sweeps side by side.
 
-Sweeps side by side are as MLBench's task 0a draws backends: a row per message, a column for each way it was sent.
+Sweeps side by side are as MLBench's task 0a draws backends: a row per message, a column for each way to send it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _AXIS = "message_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One message size. Bandwidths are in GB/s (1e9 bytes).
+    """A message size of a sweep. Bandwidths are in GB/s (1e9 bytes).
 
-    None is a busbw of a collective without a factor, its share of links whose peak is not known, and the wrong elements
-    where nothing was checked. The ``current`` of the verdict on the time of one call is a number.
+    None are the busbw of a collective without a factor, its share of links of unknown peak, and the wrong elements if
+    nothing was checked. The verdict on the time of a call always has a ``current`` number.
     """
 
     message_bytes: int
     time: Finding
-    gravest: ReasonCode
+    most_severe: ReasonCode
     time_s: float
     algbw: float
     busbw: float | None
@@ -49,12 +49,12 @@ class SweepPoint:
 
 
 def is_sweep(result: CaseResult) -> bool:
-    """Whether some of the metrics of a case have a message size."""
+    """Whether some metric of a case has a message size."""
     return any(_AXIS in v.at for v in result.verdicts)
 
 
 def sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
-    """The points that have a time, by what tells those of one size apart; the smallest size first."""
+    """Points with a time, by their other axes as text, the smallest size first."""
     series: dict[str, dict[int, dict[str, Finding]]] = {}
     for verdict in result.verdicts:
         if _AXIS in verdict.at:
@@ -71,7 +71,7 @@ def sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
         point = SweepPoint(
             message_bytes=size,
             time=time,
-            gravest=min((v.code for v in found.values()), key=severity_order),
+            most_severe=min((v.code for v in found.values()), key=severity_order),
             time_s=time.current,
             algbw=algbw,
             busbw=algbw * factor if factor else None,
@@ -83,7 +83,7 @@ def sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
 
 
 def sweep_points(result: CaseResult) -> list[SweepPoint]:
-    """Those of several dtypes one after the other."""
+    """Points of all series, one after the other."""
     return [point for found in sweeps(result).values() for point in found]
 
 
@@ -96,13 +96,13 @@ _HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baselin
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     points = sweep_points(result)
-    shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
+    shown = [point for point in points if show_all or not REASONS[point.most_severe].is_quiet]
     _, note = statistics_of([point.time for point in shown])
     rows = [
         (
-            point.gravest,
+            point.most_severe,
             (
-                REASONS[point.gravest].mark,
+                REASONS[point.most_severe].mark,
                 point.text,
                 f"{point.time_s * 1e6:.1f}",
                 f"{point.algbw:.3f}",
@@ -124,9 +124,9 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 
 
 def _refusal_lines(result: CaseResult) -> list[Line]:
-    told = [refused.facts for refused in _refusals(result)]
-    pairs = [" ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts) for facts in told]
-    reasons = grouped((str(facts["reason"]), pair) for facts, pair in zip(told, pairs, strict=True))
+    all_facts = [refused.facts for refused in _refusals(result)]
+    pairs = [" ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts) for facts in all_facts]
+    reasons = grouped((str(facts["reason"]), pair) for facts, pair in zip(all_facts, pairs, strict=True))
     backend = result.case.conditions.backend
     return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]
 
@@ -145,7 +145,7 @@ SWEEP = CaseText(is_of=is_sweep, choose=_choose, table=_sweep_table, remarks=_re
 
 
 _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
-"""What else tells how a call was made, besides its mode, in the order it is told."""
+"""Facts, besides the mode, that describe how a call was made, in the order of printing."""
 
 _USUAL = {"cache": "rotate"}  # not worth a word; of the others nothing is noted where they are as usual
 
@@ -155,7 +155,7 @@ NO_ROOT = "-1"  # as nccl-tests writes it
 
 
 class Sent(NamedTuple):
-    """What is sent, and how: rows in which it is the same differ in their size. ``network``: that was chosen, or ""."""
+    """The message and the way to send it, equal in rows that differ in size. ``network`` is the chosen one, or ""."""
 
     test: str
     collective: str
@@ -173,10 +173,10 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CollectiveRow:
-    """One message, and what was measured of it ``in_place`` and out of it: its ``sides``.
+    """A message, with measurements ``in_place`` and out of place: its ``sides``.
 
-    The size is None where the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` the gravest,
-    or ``unsupported``, or ``failed``; ``note`` says why there are no numbers, or what they are not.
+    The size is None if the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` is the most
+    severe one, ``unsupported`` or ``failed``; ``note`` says why numbers are missing, or how to read them.
     """
 
     sent: Sent
@@ -192,7 +192,7 @@ class CollectiveRow:
 
 
 def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
-    """One row per sweep and message size, as in the tables of nccl-tests."""
+    """Rows by sweep and message size, as in the tables of nccl-tests."""
     rows: dict[tuple[object, ...], list[CollectiveRow]] = {}
     for result in results:
         for row in _rows_of(result):
@@ -211,7 +211,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
     for point in sweep_points(result):
         facts = point.time.facts
         if "collective" in facts:  # else message sizes of something that has a table of its own
-            verdict = REASONS[point.gravest].verdict
+            verdict = REASONS[point.most_severe].verdict
             note = _ON_A_COPY if facts.get("copies") else ""
             sides = {bool(facts.get("in_place", True)): point}
             yield _row(result, facts, point.message_bytes, verdict, note, sides)
@@ -237,22 +237,22 @@ def _row(
     sides: dict[bool, SweepPoint],
 ) -> CollectiveRow:
     case, count = result.case, facts.get("count")
-    told = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
-    how = [name for name in _HOW if name in facts and told[name] != _USUAL.get(name)]
+    said = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
+    how = [name for name in _HOW if name in facts and said[name] != _USUAL.get(name)]
     return CollectiveRow(
         sent=Sent(
             test=case.test,
-            collective=str(told.get("collective", "?")),
+            collective=str(said.get("collective", "?")),
             backend=case.conditions.backend,
             world_size=case.world_size,
-            mode=str(told.get("mode", "per-iteration")),
-            how=" ".join(str(told[name]) if name in ("cache", "together") else f"{name}={told[name]}" for name in how),
-            dtype=str(told.get("dtype", "?")),
-            redop=str(told.get("redop", "none")),
-            root=str(told.get("root", NO_ROOT)),
+            mode=str(said.get("mode", "per-iteration")),
+            how=" ".join(str(said[name]) if name in ("cache", "together") else f"{name}={said[name]}" for name in how),
+            dtype=str(said.get("dtype", "?")),
+            redop=str(said.get("redop", "none")),
+            root=str(said.get("root", NO_ROOT)),
             device=case.device,
             network=case.conditions.around.get(NETWORK, ""),
-            transport=str(told.get("transport", "")),
+            transport=str(said.get("transport", "")),
         ),
         message_bytes=None if size is None else int(size),
         count=None if count is None else int(count),
@@ -263,7 +263,7 @@ def _row(
 
 
 def footer(rows: Sequence[CollectiveRow]) -> list[str]:
-    """The last lines of nccl-tests; of several collectives, backends or world sizes a mean of each."""
+    """The last lines of nccl-tests; with a mean for each collective, backend and world size if there are several."""
     wrong = sum(int(side.wrong_elements or 0) for row in rows for side in row.sides.values())
     failed = sum(row.verdict == "failed" for row in rows)
     state = "OK" if not wrong and not failed else "FAILED"
@@ -328,16 +328,16 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
 
 
 _UNNAMED = {"transport": "usual"}
-"""What a way is called that nobody has chosen; where none is named here, it is no side of a comparison."""
+"""Name of a way that nobody has chosen; a way without a name is no side of a comparison."""
 
 _Ways = tuple[bool, dict[str, CollectiveRow | None]]
-"""One message in one placement: its row by the way it was sent, in the order of the sweeps; None: it was not."""
+"""Whether a message is in place, and its row by the way to send it, or None, in the order of the sweeps."""
 
 
 def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:
     """Rows of the operations that were measured in more than one way.
 
-    What a backend has not, it has in no placement: its row stands in each of the message.
+    A row that the backend does not support has no placement: it stands in each placement of the message.
     """
     kinds: dict[Sent, dict[str, dict[int, CollectiveRow]]] = {}
     for row in collective_rows(results):
@@ -436,7 +436,7 @@ _MESSAGE = axis("message size", "B", scale="log2")
 
 
 def bandwidth(result: CaseResult) -> Iterator[Chart]:
-    """Bus bandwidth against message size; algorithm bandwidth where a collective has no factor."""
+    """Chart bus bandwidth against message size; algorithm bandwidth for a collective without a factor."""
     found_by_name = {name: found for name, found in sweeps(result).items() if found}
     if not any(len(found) > 1 for found in found_by_name.values()):
         return
@@ -462,7 +462,7 @@ def _rates(found: Sequence[SweepPoint], rates: Sequence[float | None]) -> list[P
 
 
 def change_by_size(result: CaseResult) -> Iterator[Chart]:
-    """The time of each message size as a share of the baseline's: a loss that no axis of decades shows."""
+    """Chart the time of each message size as a share of the baseline's: a loss that no axis of decades shows."""
     found_by_name = {name: found for name, found in sweeps(result).items() if found}
     series = []
     allowed: list[tuple[float, float, float]] = []

@@ -19,7 +19,7 @@ _AXES = {"tensors", "calls"}
 
 
 _Bucket = tuple[CaseResult, Finding, float, float]
-"""A number of tensors, sent in one way: its finding and time, and that of the fewest that were sent in the same way."""
+"""A number of tensors, sent in one way: the case, finding and time, and the time of the fewest tensors in that way."""
 
 
 def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
@@ -54,11 +54,11 @@ BUCKETS: TableKind[_Bucket] = TableKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
-    """One link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
+    """A link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
 
-    ``share`` is how many times as long as a typical link of the case it takes, in the metric where that is most;
-    ``note`` who is slow: ``this link``, ``rank 2``, ``from rank 2``; empty: nobody. ``hosts`` are those of its two
-    ranks, empty where all ranks live on one.
+    ``share`` is its time over that of a typical link of the case, in the metric where that is most; ``note`` names what
+    is slow: ``this link``, ``rank 2``, ``from rank 2``, or "". ``hosts`` are those of its two ranks, or "" if all ranks
+    live on one.
     """
 
     result: CaseResult
@@ -67,12 +67,12 @@ class LinkPoint:
     bandwidth: float | None
     share: float | None
     note: str
-    gravest: ReasonCode
+    most_severe: ReasonCode
     hosts: tuple[str, str] = ("", "")
 
 
 def link_points(result: CaseResult) -> Iterator[LinkPoint]:
-    """Times of the links of a case, one per pair of ranks and message size."""
+    """Points of the links of a case, one for each pair of ranks."""
     found = by_link(result.verdicts)
     shares: dict[Link, float] = {}
     notes: dict[Link, str] = {}
@@ -97,7 +97,7 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
             share=shares.get(link),
             note=notes.get(link, ""),
             hosts=(hosts[link.source], hosts[link.target]) if hosts else ("", ""),
-            gravest=min((v.code for v in own.values()), key=severity_order),
+            most_severe=min((v.code for v in own.values()), key=severity_order),
         )
 
 
@@ -123,13 +123,13 @@ LINKS: TableKind[LinkPoint] = TableKind(
         Column("bandwidth_gb_per_s", float, "bandwidth GB/s", lambda point: number(point.bandwidth, ".3f")),
         Column("times_typical", float, "x typical", lambda point: number(point.share, ".2f")),
         Column("slow", str, "slow", lambda point: point.note),
-        Column("verdict", str, "verdict", lambda point: REASONS[point.gravest].verdict),
+        Column("verdict", str, "verdict", lambda point: REASONS[point.most_severe].verdict),
     ],
 )
 
 
 def link_charts(result: CaseResult) -> Iterator[Chart]:
-    """Latency and bandwidth of each link, from rank to rank."""
+    """Chart latency and bandwidth of each link, from rank to rank."""
     found = list(link_points(result))
     ranks = 1 + max((max(point.link) for point in found), default=0)
     latencies = {point.link: point.latency_s for point in found}
@@ -142,11 +142,11 @@ def link_charts(result: CaseResult) -> Iterator[Chart]:
 
 
 _Size = tuple[str, str, int, dict[str, int], dict[str, int]]
-"""A test and its loop at so many ranks: what a rank sends and holds there, and what at the fewest."""
+"""A test and its loop at a number of ranks: what a rank sends and holds there, and at the fewest ranks."""
 
 
 def growth_rows(results: Sequence[CaseResult]) -> Iterator[_Size]:
-    """Rows of every loop that ran at several world sizes: tests together, ascending in their ranks."""
+    """Rows of every loop that ran at several world sizes: by test, with ascending ranks."""
     found: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
     for result in results:
         for launch in result.launches[:1]:

@@ -1,6 +1,6 @@
-"""What trainings consist of, as reports 003 and 004 print it, and whether distributing them was worth it.
+"""Set-ups of trainings, as reports 003 and 004 print them, and whether distributing them was worth it.
 
-Price index as MLBench's tasks 4a and 4b: price increase over performance increase, beside the smallest world size.
+Price index as MLBench's tasks 4a and 4b: price increase over performance increase, relative to the smallest world size.
 Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014): steps to the goal, and time per step.
 """
 
@@ -48,15 +48,15 @@ _RATE = "_per_second"
 _MILLION = 1_000_000
 _A_RUN = "run"
 _LAUNCHER = "launcher"
-"""Phase of the first launch of all: what starts ranks has loaded torch once, for all launches of the pytest run."""
+"""Phase of the first launch: the process that starts ranks loads torch once, for all launches of the pytest run."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CostRow:
-    """What was bought in one case, ``run``, ``accuracy 0.97`` or ``million samples``, and what it cost.
+    """A result that a case bought, ``run``, ``accuracy 0.97`` or ``million samples``, and its cost.
 
-    Times and steps are medians over launches and seeds; a time of None: the goal was met in no training. ``met`` says
-    in how many of them: ``4 of 5``. The least is the row of the smallest world size, its own there.
+    Times and steps are medians over launches and seeds; the time is None if no training met the goal. ``met`` says how
+    many did: ``4 of 5``. ``least`` is the row of the smallest world size, which may be this one.
     """
 
     result: CaseResult
@@ -102,7 +102,7 @@ class CostRow:
     def price_index(self) -> float | None:
         """Price increase over performance increase; below 1 distributing was worth it.
 
-        Nodes of one kind cost the same, so the term has no part in it.
+        Nodes of one kind cost the same, so the term does not matter.
         """
         increases = (_over(self.cost(term), self.least.cost(term)) for term in TERMS)
         increase = next((found for found in increases if found is not None), None)
@@ -112,7 +112,7 @@ class CostRow:
 def cost_rows(
     results: Sequence[CaseResult], prices: Prices | None = None, run: RunRecord | None = None
 ) -> list[CostRow]:
-    """Rows of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; no elastic jobs."""
+    """Rows of cases that trained to a goal or recorded a rate, by test, with ascending ranks; no elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
         case, platform = result.case, result.environment.platform
@@ -135,7 +135,6 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 
 def _purchases(result: CaseResult) -> Iterator[CostRow]:
-    """Nobody buys steps without communication: a scaling test has them to compare with."""
     passed = (launch for launch in result.launches if launch.outcome == "passed")
     launches = [launch for launch in passed if not launch.only and not launch.events]
     samples = (m for launch in launches for m in launch.measurements)
@@ -230,7 +229,7 @@ COST: TableKind[CostRow] = TableKind(
 
 
 def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
+    """Chart the gains of more ranks: speed-up, fewer and faster steps; their cost; and every training over time."""
     found: dict[str, dict[str, list[CostRow]]] = {}
     for row in cost_rows(results, prices):
         if row.speedup is not None and row.time_s:
@@ -273,7 +272,7 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
 
 
 def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
-    """Losses and evaluations of a training by time, a line for each world size: medians over launches and seeds."""
+    """Chart losses and evaluations by time, a line for each world size: medians over launches and seeds."""
     tests = grouped((r.case.series, r) for r in results if any(m.name.startswith(_GOAL_STEPS) for m in _measured(r)))
     for test, sizes in tests.items():
         sizes.sort(key=lambda result: result.case.world_size)
@@ -291,10 +290,10 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
 
 
 def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
-    """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
+    """A curve by step, over the seconds of its steps from the first on; [] if these are unknown.
 
-    They are between the ends of evaluations, which a goal knows; else at the median step. The ends are medians of the
-    times from one to the next, so that none ends before another.
+    Steps between the ends of evaluations, which a goal knows, are interpolated; else each takes the median step. The
+    ends are medians of the times from one to the next, so that none ends before another.
     """
     measured = _measured(result)
     lasted: dict[float, list[float]] = {}
@@ -309,7 +308,7 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     known = [(0.0, 0.0), *zip(at_steps, accumulate(median(lasted[step]) for step in at_steps), strict=True)]
 
     def at(step: float) -> float:
-        """When a step was taken: on the line between the two known ones about it, or on the last such line."""
+        """Seconds of a step, on the line between the two known steps around it, or on the last such line."""
         i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
         (before, began), (after, ended) = known[i - 1], known[i]
         return began + (ended - began) * (step - before) / (after - before)
@@ -318,14 +317,14 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
 
 
 PARAMETERS, TENSORS = "parameters", "tensors"
-"""Metrics: how much of the model is trained. The facts of the first are its set-up in words."""
+"""Metrics: trained parameters of the model, and their tensors. The facts of the first are its set-up in words."""
 
 _NOT_SHOWN = ("communication", "data", "goal", "storage")
-"""Parameters that are a row of their own, a path of this machine, or what a fixture sets."""
+"""Parameters that have a row of their own, are a path of this machine, or are set by a fixture."""
 
 
 def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, list[str]]]:
-    """A test whose training has told how large its model is or had a goal, a parameter, its values by world size."""
+    """(test, parameter, its values by world size) of each training that recorded its set-up or had a goal."""
     trained = [r for r in results if any(m.name == PARAMETERS or m.name.startswith(_GOAL_STEPS) for m in _measured(r))]
     tests = grouped((r.case.shown_test + (f"[{r.case.family}]" if r.case.family else ""), r) for r in trained)
     hide = str if run is not None and "addresses" in run.settings else mask_addresses
@@ -348,12 +347,12 @@ def _measured(result: CaseResult) -> list[Sample]:
 def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
     case, environment, around = result.case, result.environment, result.case.conditions.around
     measured = {m.name: m for m in _measured(result)}
-    told = measured[PARAMETERS].facts if PARAMETERS in measured else {}
-    yield from told.items()
+    facts = measured[PARAMETERS].facts if PARAMETERS in measured else {}
+    yield from facts.items()
     for name in (PARAMETERS, TENSORS):
         if name in measured and measured[name].value is not None:
             yield f"trainable {name}", f"{measured[name].value:,.0f}"
-    yield from ((name, value) for name, value in case.params.items() if name not in (*told, *_NOT_SHOWN))
+    yield from ((name, value) for name, value in case.params.items() if name not in (*facts, *_NOT_SHOWN))
     yield "data", next((m.identity["data"] for m in measured.values() if "data" in m.identity), "")
     for m in measured.values():
         if m.name.startswith(_GOAL_STEPS) and "target" in m.identity:

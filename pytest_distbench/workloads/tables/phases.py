@@ -1,4 +1,4 @@
-"""The table and the charts of phases: where the steps of a loop go, and scripts.
+"""The table and the charts of phases: the parts of a loop's steps, and of scripts.
 
 Means over steps, launches and seeds, and sums over a script, so that the parts and what is unaccounted are the whole.
 """
@@ -28,11 +28,9 @@ _Path = tuple[str, ...]
 
 
 class PhaseRow(NamedTuple):
-    """A step, a part of it, what is in no part, or what is beside it. Lists are by rank, means over all steps.
+    """A step, a part of it, its unaccounted rest, or a phase apart from it. Lists are by rank, means over all steps.
 
-    A script as a whole, whose loop is its wall time, is one step.
-
-    ``waits_s`` is that of its own parts too.
+    A script as a whole, whose loop is its wall time, is one step. ``waits_s`` includes that of the phase's own parts.
     """
 
     result: CaseResult
@@ -54,7 +52,7 @@ class PhaseRow(NamedTuple):
 
     @property
     def slowest(self) -> tuple[int, float] | None:
-        """The rank that needs most, without its waiting, and how many times as much as the others do in the mean."""
+        """The rank with the longest time without waiting, and that time over the others' mean, or None."""
         own = _sums([self.times_s, [-wait_s for wait_s in self.waits_s]])
         rank = max(range(len(own)), key=own.__getitem__)
         others = [time for other, time in enumerate(own) if other != rank]
@@ -62,7 +60,7 @@ class PhaseRow(NamedTuple):
 
     @property
     def latest(self) -> tuple[int, float] | None:
-        """The rank that comes last, and how long after the first."""
+        """The rank that enters last, and its seconds after the first, or None."""
         if not self.late_s:
             return None
         rank = max(range(len(self.late_s)), key=self.late_s.__getitem__)
@@ -103,7 +101,7 @@ def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> 
 
 
 def _parts(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> dict[_Path, PhaseRow]:
-    """Means over launches and seeds, of equally many ranks. One that does not enter a part has spent no time there."""
+    """Means over launches and seeds of equally many ranks. One that does not enter a part has spent no time there."""
     step_s = fmean(time_s for breakdown in found for time_s in breakdown.times_s)
     made = {}
     for path in dict.fromkeys(tuple(part.path) for breakdown in found for part in breakdown.parts):
@@ -142,8 +140,8 @@ def _phase(row: PhaseRow) -> Cell:
     if not row.path:
         whole = "script" if row.loop == WALL_TIME else "step"
         return Cell(row.kind, whole if row.kind == "step" else f"{_INDENT}{row.kind}")
-    beside = " (apart)" if row.kind == "apart" else ""
-    return Cell(row.path[-1], _INDENT * len(row.path) + row.path[-1] + beside)
+    suffix = " (apart)" if row.kind == "apart" else ""
+    return Cell(row.path[-1], _INDENT * len(row.path) + row.path[-1] + suffix)
 
 
 def _slowest(row: PhaseRow) -> Cell:
@@ -161,7 +159,7 @@ def _latest(row: PhaseRow) -> Cell:
 
 
 def _ratio(row: PhaseRow) -> Cell:
-    """Communication for one of compute; for people as report 003 has it, for ten of it."""
+    """Ratio of communication to compute, shown as report 003 has it, for ten of compute."""
     if row.communication_s is None or row.communication_s >= row.step_s:
         return Cell(None, "")
     ratio = row.communication_s / (row.step_s - row.communication_s)
@@ -169,7 +167,6 @@ def _ratio(row: PhaseRow) -> Cell:
 
 
 def _busy(row: PhaseRow) -> Cell:
-    """Of the step under the profiler, which is longer than the one that is judged."""
     if row.busy is None:
         return Cell(None, "")
     return Cell(row.busy.time_s, f"{format_seconds(row.busy.time_s)} of {format_seconds(row.busy.iteration_s)}")
@@ -219,7 +216,7 @@ def _whole_of(loop: str) -> str:
 
 
 def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
-    """Time of a step by rank: its outermost phases, and what is in none."""
+    """Chart the time of a step by rank: its outermost phases, and what is unaccounted."""
     loops: dict[str, dict[str, Sequence[float]]] = {}
     for name, row in _tops([result]):
         loops.setdefault(row.loop, {})[name] = row.times_s
@@ -232,7 +229,7 @@ def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
 
 
 def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Time of a step by world size, of tests that ran at several: means over ranks."""
+    """Chart the time of a step by world size, for tests that ran at several: means over ranks."""
     del prices
     groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for name, row in _tops(results):

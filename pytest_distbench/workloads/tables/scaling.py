@@ -1,4 +1,4 @@
-"""The table and the charts of scaling tests: n workers beside one, as reports 001 and 003 print them."""
+"""The table and the charts of scaling tests: n workers compared to one, as reports 001 and 003 print them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _OF_THE_SIZE = ("batch", "communication")  # parameters in which the runs of one
 
 @dataclass(slots=True, kw_only=True)
 class ScalingRow:
-    """One training on some workers: medians over its launches; times in seconds, rates per second.
+    """A training on some workers: medians over its launches; times in seconds, rates per second.
 
-    Samples are of all workers in a step. The variance is that of the step's logarithm, as far as its launches and their
-    iterations tell it. Busy: the share of a step under the profiler in which collectives were under way, where there is
-    a trace. It stands beside one worker without communication, beside itself without it, and beside fewer workers; the
-    verdict is on its efficiency.
+    Samples are of all workers in a step. The variance is that of the logarithm of the step, from its launches and their
+    iterations. ``busy`` is the share of a step under the profiler in which collectives ran, or None without a trace.
+    The row is compared with one worker without communication (``local``), with itself without communication (``apart``)
+    and with ``fewer`` workers; the verdict is on its efficiency.
     """
 
     result: CaseResult
@@ -71,7 +71,7 @@ class ScalingRow:
 
     @property
     def efficiency(self) -> float | None:
-        """The number that was judged, which is made launch by launch; of the two steps where none was."""
+        """The judged number, which is made launch by launch; without a verdict, that of the two steps, or None."""
         if self.verdict is not None and self.verdict.current is not None:
             return self.verdict.current
         return None if self.local is None else self.work_rate / self.local.work_rate / self.workers
@@ -82,7 +82,7 @@ class ScalingRow:
 
     @property
     def gain(self) -> float | None:
-        """How many times as much with every doubling of the workers since the next fewer ones."""
+        """Factor of the work rate with every doubling of the workers since the next fewer ones, or None."""
         if self.fewer is None:
             return None
         doublings = math.log2(self.workers / self.fewer.workers)
@@ -90,12 +90,12 @@ class ScalingRow:
 
     @property
     def exposed(self) -> float | None:
-        """Share of the step that communication adds to the same step without it; noise may make it less than none."""
+        """Share of the step that communication adds to the same step without it, at least 0, or None if unknown."""
         return None if self.apart is None else max(0.0, 1 - self.apart.step_s / self.step_s)
 
     @property
     def exposed_at_most(self) -> float | None:
-        """What that share may be where it is within the noise of the two steps; None: it is not, or nobody knows."""
+        """Upper limit of the exposed share if it is within the noise of the two steps, or None."""
         if self.apart is None or self.apart.step_variance is None or self.step_variance is None:
             return None
         share = self.apart.step_s / self.step_s
@@ -104,14 +104,14 @@ class ScalingRow:
 
     @property
     def communication(self) -> Cell:
-        """The exposed share; where noise hides it what it may be, and nothing where that is not known either."""
+        """The exposed share; its upper limit if noise hides it."""
         if self.exposed_at_most is not None:
             return Cell(None, f"{_LESS}{self.exposed_at_most:.1%}")
         return number(self.exposed or None, ".1%")
 
     @property
     def ratio(self) -> Cell:
-        """Computation to communication, as report 003 has it: ``10 : 3``."""
+        """Ratio of computation to communication, as report 003 has it: ``10 : 3``."""
         share, less = (self.exposed, "") if self.exposed_at_most is None else (self.exposed_at_most, _LESS)
         if not share or share >= 1:
             return Cell(None, "-")
@@ -128,7 +128,7 @@ class ScalingRow:
 
 
 def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
-    """Rows by test: its one worker without communication first, then the sizes ascending."""
+    """Rows by test: its one worker without communication first, then ascending sizes."""
     tests: dict[tuple[str, ...], list[ScalingRow]] = {}
     verdicts: dict[tuple[object, ...], Finding] = {}
     for result in results:
@@ -258,7 +258,7 @@ _WORKERS = axis("workers", scale="log2")
 
 
 def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
+    """Chart speed-up and efficiency by workers, a line per test, with dotted lines for the ideal and the baseline."""
     del prices
     compared = (row for row in scaling_rows(results) if row.speedup is not None and row.communicates)
     found = grouped((_test(row).text, row) for row in compared)

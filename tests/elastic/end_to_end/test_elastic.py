@@ -11,7 +11,7 @@ import pytest
 from support.processes import wait_for
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.elastic.engines.nodes import tells_events
+from pytest_distbench.elastic.engines.nodes import prints_events
 from pytest_distbench.elastic.records import runs_of, unaccounted_s
 from pytest_distbench.store.files import read_run_record
 
@@ -68,7 +68,7 @@ def test_a_training_loses_a_node_and_every_sample_is_trained_on_once(
     assert change.recovery_s is not None
     assert 0 <= change.steps_redone <= 20
     assert {"import", "group_init", "build", "checkpoint_load", "first_step"} <= change.parts.keys()
-    if tells_events():
+    if prints_events():
         assert {"detect", "rendezvous", "process_start"} <= change.parts.keys()
         assert abs(unaccounted_s(change) or 0.0) < 0.1 * change.recovery_s
     assert [epoch.epoch for epoch in run.epochs] == [0, 1, 2, 3]

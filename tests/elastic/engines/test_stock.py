@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 from pytest_distbench.elastic import join
 from pytest_distbench.elastic.controller import Controller
 from pytest_distbench.elastic.engines import CannotGoOn
-from pytest_distbench.elastic.engines.nodes import Node, TorchrunEngine, rendezvous_seconds, tells_events
+from pytest_distbench.elastic.engines.nodes import Node, TorchrunEngine, prints_events, rendezvous_seconds
 from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
@@ -75,7 +75,7 @@ def test_each_node_has_a_slot_of_its_own_in_the_arguments_of_a_script(tmp_path: 
 
 
 def test_this_torchrun_prints_its_events_when_asked() -> None:
-    assert tells_events() == ("--event-log-handler" in get_args_parser().format_help())
+    assert prints_events() == ("--event-log-handler" in get_args_parser().format_help())
 
 
 BODY = """

@@ -12,7 +12,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import engines, join, kill
 from pytest_distbench.elastic.engines import ENGINES, NodeOutputs
-from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
+from pytest_distbench.elastic.progress import explain_agent_end, explain_slow, explain_split, explain_unstable
 from pytest_distbench.elastic.records import PARTS, ElasticJob, event
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -40,10 +40,10 @@ def texts(job: ElasticJob) -> list[str]:
     ]
     found: list[list[Event]] = [[CHANGED], [CHANGED, MET], [CHANGED, MET, STARTED]]
     return [
-        *(tell_unstable(lines, {0}, change, job) for lines in found for change in (kill(at_s=1), join(at_s=1))),
-        tell_split(SPLIT, 1, job),
-        tell_agent_end([CHANGED, STARTED], event("agent_ended", t=13.0, slot=0, code=1), job, log=""),
-        *(tell_slow(change, job) for change in slow),
+        *(explain_unstable(lines, {0}, change, job) for lines in found for change in (kill(at_s=1), join(at_s=1))),
+        explain_split(SPLIT, 1, job),
+        explain_agent_end([CHANGED, STARTED], event("agent_ended", t=13.0, slot=0, code=1), job, log=""),
+        *(explain_slow(change, job) for change in slow),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.timelines import JOB, Timeline, but, killed
 
 from pytest_distbench.elastic.measures import continuity
-from pytest_distbench.elastic.measures.continuity import epochs_in_one_order, samples_reordered, tell_wrong_resume
+from pytest_distbench.elastic.measures.continuity import epochs_in_one_order, explain_wrong_resume, samples_reordered
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
@@ -35,32 +35,32 @@ def of_script(*generations: list[tuple[int, int | None]]) -> History:
 
 
 def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
-    assert tell_wrong_resume(killed().history, JOB) == ""
+    assert explain_wrong_resume(killed().history, JOB) == ""
 
     lines = [but(x, epoch=0) if x.what == "batch" and x.generation else x for x in killed().history.lines]
-    told = tell_wrong_resume(History(lines), JOB)
+    told = explain_wrong_resume(History(lines), JOB)
     assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
 
     before = [(1, 0), (2, 0), (3, 1)]
-    assert [bool(tell_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
+    assert [bool(explain_wrong_resume(of_script(before, [(4, epoch)]), SCRIPT)) for epoch in (0, 1, 2, 3)] == [
         True, False, False, True,
     ]  # fmt: skip
 
     history = of_script([(1, 0), (2, 0), (3, 1), (4, 1)], [(3, 0), (4, 0)])
-    assert "step 3 was of epoch 1, and after the change it is of epoch 0" in tell_wrong_resume(history, SCRIPT)
+    assert "step 3 was of epoch 1, and after the change it is of epoch 0" in explain_wrong_resume(history, SCRIPT)
 
 
 def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer_one_was_torn() -> None:
     timeline = killed()
     timeline.lines.append(event("saved", t=20.2, slot=0, generation=0, step=9, seconds=0.0))
-    told = tell_wrong_resume(timeline.history, JOB)
+    told = explain_wrong_resume(timeline.history, JOB)
     torn = [but(x, torn=["step9.pt"]) if x.what == "loaded" and x.generation else x for x in timeline.lines]
 
     assert told.startswith(
         "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint was of"
     )
     assert "Only rank.training(...) may set" in told
-    assert tell_wrong_resume(History(sorted(torn, key=lambda x: x.t)), JOB) == ""
+    assert explain_wrong_resume(History(sorted(torn, key=lambda x: x.t)), JOB) == ""
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer
 )
 def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | None, again: int, told: str) -> None:
     history = of_script([(step, None) for step in range(1, 51)], [(again, None), (again + 1, None)])
-    found = tell_wrong_resume(history, replace(SCRIPT, checkpoint_every=every))
+    found = explain_wrong_resume(history, replace(SCRIPT, checkpoint_every=every))
 
     assert told in found
     assert bool(found) is bool(told)

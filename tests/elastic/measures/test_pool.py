@@ -76,7 +76,7 @@ def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) 
     pool = Sharing(slots=len(spans), policy="gang", jobs=[replace(JOB, name=name, submit_s=0) for name in jobs])
     found, _ = measure_pool(pool, lines, jobs)
 
-    assert result(found).told.idle_gap_s == gap
+    assert result(found).summary.idle_gap_s == gap
 
 
 def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
@@ -94,7 +94,7 @@ def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
     lines, jobs = shared()
     cut = result(measure_pool(POOL, lines[:5], jobs)[0])
     assert [hold.end_s for hold in cut.holds] == [19.0, 19.0]  # of the last step
-    assert [job.told.ended_s for job in cut.jobs] == [None, None]
+    assert [job.summary.ended_s for job in cut.jobs] == [None, None]
 
     assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == ([], [])
 

@@ -113,7 +113,7 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 def make_rank(folder: Path, generation: int) -> ElasticRank:
     rank = ElasticRank(job_plan(folder, CHANGED, backend="fake"), 0, generation)
-    rank.tell("joined", pid=1, rank=0, world_size=1)
+    rank.note_event("joined", pid=1, rank=0, world_size=1)
     return rank
 
 

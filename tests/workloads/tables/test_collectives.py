@@ -37,7 +37,7 @@ def test_a_sweep_has_its_sizes_in_order_with_rates_and_verdicts() -> None:
     at = {"message_bytes": 8}
     wrong = verdict("beyond-threshold", metric=metric_key("wrong_elements", at), at=at, current=3.0)
     [found] = sweep_points(result(point(8), wrong))
-    assert (found.gravest, found.wrong_elements, found.time.kind) == ("beyond-threshold", 3.0, "unchanged")
+    assert (found.most_severe, found.wrong_elements, found.time.kind) == ("beyond-threshold", 3.0, "unchanged")
 
     assert list(sweep_points(result(point(8, current=None)))) == []
 
