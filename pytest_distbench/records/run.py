@@ -184,7 +184,7 @@ CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]
 Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
-class OtherSide(Record, frozen=True, kw_only=True):
+class OtherSideRecord(Record, frozen=True, kw_only=True):
     """Other side of a case's comparison."""
 
     kind: Literal["stored", "paired", "nothing"]
@@ -225,7 +225,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     environment: Environment
     launches: list[LaunchRecord]
     verdicts: list[Finding]
-    reference: OtherSide
+    reference: OtherSideRecord
     update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
     """What an update did to its baseline. *Completed*: it lacked something; *rewritten*: nothing in it had changed."""
     previous: dict[str, float | None] = {}

@@ -29,7 +29,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, OtherSide
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
@@ -134,9 +134,9 @@ class Stored(Reference):
     def path(self) -> Path:
         return self.store.path(self.request.case.test, self.request.case.key)
 
-    def record(self, source: Source) -> OtherSide:
+    def record(self, source: Source) -> OtherSideRecord:
         del source
-        found = OtherSide(kind="stored", path=str(self.path))
+        found = OtherSideRecord(kind="stored", path=str(self.path))
         if (entry := self.entry) is None:
             return found
         return replace(
@@ -215,9 +215,9 @@ class Paired(Reference):
         )
         return compare(terms, case, source.launches, paired=beside, comparisons=self.cases)
 
-    def record(self, source: Source) -> OtherSide:
+    def record(self, source: Source) -> OtherSideRecord:
         references = source.references
-        return OtherSide(
+        return OtherSideRecord(
             kind="paired",
             name=self.name,
             software=self._software(source) if references else {},
@@ -243,5 +243,5 @@ class Nothing(Reference):
         absent = "unavailable", self.reason
         return compare(self.request.terms, self.request.case, source.launches, comparisons=1, absent=absent)
 
-    def record(self, source: Source) -> OtherSide:
-        return OtherSide(kind="nothing", launches=list(source.references))
+    def record(self, source: Source) -> OtherSideRecord:
+        return OtherSideRecord(kind="nothing", launches=list(source.references))

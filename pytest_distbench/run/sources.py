@@ -20,7 +20,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import FINGERPRINT, LARGEST_NUMBER, AskedBound, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, OtherSide
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.units import as_float, why_impossible
 
@@ -209,7 +209,7 @@ class Reference:
                 only = []  # it is of all that is measured
         return findings
 
-    def record(self, source: Source) -> OtherSide:
+    def record(self, source: Source) -> OtherSideRecord:
         """What the record of the case says of it."""
         raise NotImplementedError
 

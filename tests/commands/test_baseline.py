@@ -15,7 +15,7 @@ from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, n
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import OtherSide
+from pytest_distbench.records.run import OtherSideRecord
 from pytest_distbench.store.baselines import Baselines
 
 
@@ -176,7 +176,9 @@ class TestAccept:
     def test_a_record_of_an_interleaved_comparison_has_nothing_to_accept(
         self, run: Run, store: Baselines, tmp_path: Path
     ) -> None:
-        against = result(0.004, code="within-threshold", reference=OtherSide(kind="paired", name="main (3f2a91c0d4)"))
+        against = result(
+            0.004, code="within-threshold", reference=OtherSideRecord(kind="paired", name="main (3f2a91c0d4)")
+        )
         code, text = run("accept", record(tmp_path / "run.json", against))
 
         assert code == 2

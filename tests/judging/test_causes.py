@@ -15,7 +15,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, OtherSide
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.report import verdicts
 
 EQUAL = [0.0, 0.0]
@@ -25,7 +25,7 @@ SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", 
 def case(*verdicts: Finding, launches: list[LaunchRecord], **reference: object) -> CaseResult:
     of, known = (
         Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
-        replace(OtherSide(kind="stored"), **reference),
+        replace(OtherSideRecord(kind="stored"), **reference),
     )
     where = Environment(platform="p", device="d", cores=2, software={})
     found = {"launches": launches, "verdicts": list(verdicts), "reference": known}

@@ -14,7 +14,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Control, Finding, OtherSide
+from pytest_distbench.records.run import CaseResult, Control, Finding, OtherSideRecord
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_gravest_is_named_first() -> None:
 
 
 BOUND = Bound(side="most", value=1.0, where="x")
-NOTHING = OtherSide(kind="nothing")
+NOTHING = OtherSideRecord(kind="nothing")
 OF_TIMINGS = {"advisory": "--distbench-advisory=timings", "is_advisory_of_timings": True}
 
 

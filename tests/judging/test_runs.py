@@ -8,7 +8,7 @@ from support.stores import HUNG, KEY, PLATFORM, TEST, named, result
 from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.records.case import BaselineName
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, OtherSide, RunRecord
+from pytest_distbench.records.run import CaseResult, OtherSideRecord, RunRecord
 
 NAME = BaselineName(platform=PLATFORM, test=TEST, key=KEY)
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
@@ -38,7 +38,7 @@ def test_the_older_run_takes_the_baselines_place_for_the_cases_of_both() -> None
     assert compare_runs(run(result(*QUIET[:4])), run(result(*QUIET)), tolerance=0.1).few == 1
     assert compare_runs(run(result(*QUIET)), run(result(*QUIET[:4])), tolerance=0.1).few == 0
 
-    paired = result(*QUIET, reference=OtherSide(kind="paired"))
+    paired = result(*QUIET, reference=OtherSideRecord(kind="paired"))
     assert compare_runs(run(paired), run(paired), tolerance=0.1).verdicts == {}
 
 

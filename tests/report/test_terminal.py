@@ -9,7 +9,7 @@ from pytest_distbench.judging.remarks import flaky_tests
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, OtherSide
+from pytest_distbench.records.run import CaseResult, OtherSideRecord
 from pytest_distbench.report.terminal import interrupted_lines
 from pytest_distbench.report.verdicts import case_table
 
@@ -21,7 +21,7 @@ from pytest_distbench.report.verdicts import case_table
         (PAIRED, "software differs from the baseline's: torch 2.13.0 -> 2.14.0 (2 cases)"),
     ],
 )
-def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: OtherSide, line: str) -> None:
+def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: OtherSideRecord, line: str) -> None:
     lines = end_of([result(verdict(), reference=reference)] * 2)
 
     assert [found.text for found in lines if "software" in found.text] == [line]

@@ -17,7 +17,7 @@ from pytest_distbench.records.iteration import Course, Fingerprint, StepKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, OtherSide
+from pytest_distbench.records.run import CaseResult, OtherSideRecord
 from pytest_distbench.store.accept import NotABaseline, propose_baseline, why_test_did_not_pass
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
@@ -39,7 +39,7 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert take(result(*FIVE, code="better"), entry(1.0), mode="failed") is None
     assert take(result(*FIVE), entry(1.0), mode="new") is None
 
-    beside = OtherSide(kind="paired", name="main (3f2a91c0d4)")
+    beside = OtherSideRecord(kind="paired", name="main (3f2a91c0d4)")
     assert take(result(*FIVE, reference=beside, verdicts=[verdict("within-threshold")])) is None
     told = r"compared with main \(3f2a91c0d4\) by interleaved A/B, .* without --distbench-against"
     with pytest.raises(NotABaseline, match=told):
@@ -240,7 +240,7 @@ def test_a_number_that_is_newer_than_the_run_is_overwritten_by_force_alone(
     then: list[float], now: list[float], newer: str
 ) -> None:
     code = "beyond-threshold" if then else "no-baseline"
-    known = OtherSide(kind="stored", metrics=entry(*then).metrics if then else {})
+    known = OtherSideRecord(kind="stored", metrics=entry(*then).metrics if then else {})
     made, stored = result(*FIVE, code=code, reference=known), entry(*now)
 
     if newer:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import OtherSide, RunRecord
+from pytest_distbench.records.run import OtherSideRecord, RunRecord
 from pytest_distbench.store.files import read_run_record
 
 FOLDER = Path(__file__).parents[1] / "data" / "reports"
@@ -60,7 +60,7 @@ def keep(record: RunRecord, name: str, without: str) -> None:
         command=re.sub(r"(?:-p no:\S+|--distbench-(?:confirm|report|json)=\S+) ", "", record.command),
         settings={key: value for key, value in record.settings.items() if key not in _OF_ITS_PLACE},
         results=[
-            replace(result, reference=OtherSide(kind="nothing"))
+            replace(result, reference=OtherSideRecord(kind="nothing"))
             for result in record.results
             if not without or not re.search(without, result.nodeid)
         ],

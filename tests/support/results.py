@@ -12,14 +12,14 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, OtherSide, RunRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord, RunRecord
 from pytest_distbench.report import Line
 from pytest_distbench.report.terminal import summary_lines
 from pytest_distbench.store.files import SCHEMA
 from support.cases import ON_TWO
 
-STORED = OtherSide(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})
-PAIRED = OtherSide(kind="paired", name="main (123)", software={"torch": "2.13.0"})
+STORED = OtherSideRecord(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})
+PAIRED = OtherSideRecord(kind="paired", name="main (123)", software={"torch": "2.13.0"})
 
 
 def verdict(code: str = "within-threshold", *, ratio: float | None = None, **changes: Any) -> Finding:
@@ -43,7 +43,7 @@ def point(size: int, code: str = "within-threshold", **changes: Any) -> Finding:
     return verdict(code, metric=metric_key("latency", at), at=at, facts={"busbw_factor": 1.5}, **changes)
 
 
-def result(*verdicts: Finding, reference: OtherSide = STORED, **changes: Any) -> CaseResult:
+def result(*verdicts: Finding, reference: OtherSideRecord = STORED, **changes: Any) -> CaseResult:
     made = CaseResult(
         nodeid="suites/test_a.py::test_a[ws2]",
         case=Case(

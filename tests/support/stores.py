@@ -21,7 +21,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, OtherSide, RunRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord, RunRecord
 from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.files import SCHEMA, write_run_record
 from support.cases import ON_TWO
@@ -84,7 +84,7 @@ def result(
         environment=environment(PLATFORM),
         launches=launches(*values),
         verdicts=[Finding(metric="step", code=code, unit="s", better="lower")],
-        reference=OtherSide(kind="stored", path="b"),
+        reference=OtherSideRecord(kind="stored", path="b"),
     )
     return replace(made, **changes)
 

@@ -24,7 +24,7 @@ from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Confirmation, OtherSide, RunRecord
+from pytest_distbench.records.run import Confirmation, OtherSideRecord, RunRecord
 from pytest_distbench.report.page.content import (
     BROKEN,
     COLUMNS,
@@ -129,7 +129,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
     assert row.others == {"baseline": [0.02, 0.021]}
 
-    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=OtherSide(kind="nothing")))
+    case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=OtherSideRecord(kind="nothing")))
     assert case.state == MEASURED
     assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "18.17 ms", "3"]]
 
