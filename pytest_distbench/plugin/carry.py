@@ -33,6 +33,11 @@ _RERUN_OUTCOME = "rerun"
 _LONGEST_LINE = 300
 
 
+def keep_case(item: pytest.Item, case: CaseResult) -> None:
+    """Have the reports of a test carry a case; one that comes again takes the place of the earlier one."""
+    item.stash.setdefault(CASES, {})[case.case.key] = case
+
+
 def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
     """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])

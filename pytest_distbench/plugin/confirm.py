@@ -30,7 +30,7 @@ class Held:
         self.item = item
         self.reports = reports
         self.made = made
-        self.suspects = dict(made.suspects)
+        self.suspects = dict(made.path.suspects)
         self.suspicion = max(suspect.result.suspicion for suspect in self.suspects.values())
         self.is_suspicious = any(suspect.is_suspicious for suspect in self.suspects.values())
 
@@ -61,6 +61,16 @@ class Held:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
 
+def _failed_by_suspect(made: Distbench) -> bool:
+    """Whether a test ended with a suspicious case, by a verdict on its numbers."""
+    return any(
+        result.outcome == "failed"
+        and result.decision in ("failed", "unaccepted")
+        and result.case.key in made.path.suspects
+        for result in made.path.ended[-1:]
+    )
+
+
 class ConfirmPlugin:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -82,7 +92,7 @@ class ConfirmPlugin:
         made = item.stash.get(MADE, None)
         ended = [report.when for report in reports] == ["setup", "call", "teardown"] and reports[2].passed
         # it ran to its end, or to a regression that timings alone speak for
-        if made is not None and made.suspects and ended and (reports[1].passed or made.failed_as_suspect):
+        if made is not None and made.path.suspects and ended and (reports[1].passed or _failed_by_suspect(made)):
             self._held.append(Held(item, reports[1:], made))
             shown = [] if carry.RERUN in item.stash else [reports[0], carry.suspicious(reports[1])]
         for report in shown:
@@ -152,7 +162,7 @@ class ConfirmPlugin:
         beside: dict[str, Variant] = {}
         for key in keys:
             beside |= dict.fromkeys([key, *suspects[key].made_of], suspects[key].variant)
-        runs = {run.request.case.key: run for run in test.made.runs}
+        runs = {run.request.case.key: run for run in test.made.path.runs}
         left = f"the budget of {budget.seconds:g} s has {max(0.0, budget.left_s):.0f} s left"
         why_not = f"it would take about {test.seconds():.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
         return Rerun(

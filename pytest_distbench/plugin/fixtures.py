@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
+    from pytest_distbench.run.session import Session
 
 
 class State:
@@ -110,7 +110,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.confirm import Confirmer
     from pytest_distbench.run.launching import Launching
-    from pytest_distbench.run.loop import Session
+    from pytest_distbench.run.session import Session
 
     state = config.stash[STATE]
     state.progress = state.progress or ProgressLine(config)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_distbench import git
-from pytest_distbench.errors import DistbenchWarning
+from pytest_distbench.errors import (
+    AroundUnavailable,
+    BackendUnavailable,
+    DerivationError,
+    DistbenchError,
+    DistbenchWarning,
+)
+from pytest_distbench.judging.bounds import why_implausible
 from pytest_distbench.plugin.names import rerun_command
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.options import FAKE
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseOutcome, CaseResult, Finding
+from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report import escape, escape_lines
-from pytest_distbench.report.verdicts import explanation
-from pytest_distbench.run.loop import Session
-from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.report.verdicts import explanation, remark_lines
+from pytest_distbench.run.comparisons import Nothing
+from pytest_distbench.run.request import CaseRequest, Settings
+from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import Source
 
 
@@ -96,6 +108,72 @@ def end_test(item: pytest.Item, session: Session, result: CaseResult) -> None:
                 recorded_at=git.last_commit(Path(result.reference.path)) if result.reference.path else "",
             )
             raise _FAILURES[result.decision](text)
+    for line in remark_lines(result.launches):
+        tell(item, line)
+
+
+def how_it_stands_down(result: CaseResult) -> CaseOutcome:
+    """What a case makes of its test whose ranks all skipped: ``xfailed`` if all of them called ``pytest.xfail``."""
+    launch = result.launches[-1]
+    is_xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
+    return "xfailed" if is_xfailed else "skipped"
+
+
+@contextlib.contextmanager
+def end_by_errors(item: pytest.Item, settings: Settings) -> Iterator[None]:
+    """End a test by an error of the machine, the store or its own function: as a failure, or as skipped.
+
+    Under --distbench-attach an attached rank has the terminal meanwhile.
+    """
+    try:
+        with _terminal(item.config, settings):
+            yield
+    except DerivationError as error:
+        if settings.fake_rank is not None and isinstance(error.__cause__, KeyError):
+            pytest.skip(f"not judged: the {FAKE} backend has neither timings nor values: {escape(str(error))}")
+        raise Misuse(str(error)) from None
+    except BackendUnavailable as error:
+        if set(settings.backends) & set(error.available):
+            pytest.skip(f"not available: {error}")
+        pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+    except AroundUnavailable as error:
+        tell(item, f"not run: {error}")  # which pytest shows without -rs too
+        pytest.skip(f"not run: {error}")
+    except DistbenchError as error:
+        raise Misuse(str(error)) from None
+
+
+@contextlib.contextmanager
+def _terminal(config: pytest.Config, settings: Settings) -> Iterator[None]:
+    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
+    capture = None if settings.attach is None else config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        yield
+        return
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()
+
+
+def warn_of_names(item: pytest.Item, request: CaseRequest, result: CaseResult) -> None:
+    """Warn of a metric that a marker names and no launch has, if another has a similar name."""
+    measured = {m.name for launch in result.launches for m in launch.measurements}
+    for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
+        item.warn(DistbenchWarning(f"no metric {name!r} was judged; did you mean {meant!r}?"))
+
+
+def warn_of_directions(item: pytest.Item, result: CaseResult) -> None:
+    """Warn of a metric whose ``better=`` is not what its name and unit suggest."""
+    for name, (unit, better) in {m.name: (m.unit, m.better) for m in result.launches[0].measurements}.items():
+        if why := why_implausible(name, unit, better):
+            item.warn(
+                DistbenchWarning(
+                    f"{name!r} is recorded with better={better!r}: {why}; is that intended? If so, ignore this "
+                    f"warning with pytest's filterwarnings"
+                )
+            )
 
 
 def tell(item: pytest.Item, line: str) -> None:
@@ -119,18 +197,11 @@ class Run:
     with those of the other measured runs of the test.
     """
 
-    def __init__(
-        self,
-        request: CaseRequest,
-        source: Source,
-        *,
-        made_of: Sequence[Run] = (),
-        measure: Callable[[Run], CaseResult] | None = None,
-    ) -> None:
+    def __init__(self, request: CaseRequest, source: Source, *, made_of: Sequence[Run] = ()) -> None:
         self.request = request
         self.source = source
         self.made_of = made_of
-        self.measure = measure
+        self.measure: Callable[[Run], CaseResult] | None = None
         self.trace: CaseTrace | None = None
         self.judged: CaseResult | None = None
         self.found: CaseResult | None = None
@@ -165,3 +236,19 @@ class Run:
             known = sorted({m.key for launch in launches for m in launch.measurements})
             raise KeyError(f"{metric!r} was not measured; there are {', '.join(known)}")
         return found
+
+
+def unjudged(session: Session, run: Run) -> CaseResult:
+    """A case as it was measured, without verdicts."""
+    return replace(session.result(run.request, run.source, Nothing(run.request)), trace=run.trace)
+
+
+def as_failed(session: Session, run: Run) -> CaseResult:
+    """A case whose last launch did not pass, although it may have been judged before."""
+    found, launches = run.found, run.source.launches
+    return unjudged(session, run) if found is None else replace(found, launches=launches, verdicts=[], update="")
+
+
+def keys_of_parts(run: Run) -> list[str]:
+    """Keys of the launched cases that the number of a run is computed from."""
+    return [part.request.case.key for part in run.made_of if part.request.launched is not None]

@@ -6,7 +6,7 @@ A run has room for so many ranks, nodes or slots, and for a CPU quota for each.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wanted import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.run.confirm import Evaluation
 from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest, Settings
 
@@ -242,6 +243,17 @@ class RequestMaker:
             xfail_perf=of_test.xfail_perf or "",
             advisory=of_test.advisory or _ADVISORY[settings.advisory],
             is_advisory_of_timings=settings.advisory == "timings" and not of_test.advisory,
+        )
+
+    def evaluation(self, launched: Iterable[LaunchRequest | None]) -> Evaluation:
+        """What pytest itself evaluates for the test; the bodies of these launches are for the ranks."""
+        node, works = self._node, [request.work for request in launched if request is not None]
+        return Evaluation(
+            module=getattr(getattr(node, "module", None), "__name__", ""),
+            function=getattr(getattr(node, "cls", None), "__qualname__", getattr(node, "originalname", "")),
+            bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
+            plugins=[getattr(plugin, "__name__", "") for plugin in node.config.pluginmanager.get_plugins()],
+            ini=node.config.inipath,
         )
 
     def _stands_for(self, world_size: int) -> int | None:

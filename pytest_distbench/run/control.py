@@ -26,6 +26,7 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.comparisons import Stored
 from pytest_distbench.run.confirm import (
     Allowance,
     Interleaved,
@@ -36,9 +37,8 @@ from pytest_distbench.run.confirm import (
 )
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
-from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest, Settings
+from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import PairedLaunches, Source
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.store.files import replace_file
@@ -217,7 +217,7 @@ class _Planted:
     def follow(self, clocks: list[str]) -> Control:
         session = self._session
         stored, alone = session.stored(self._request), session.source(self._launched)
-        met = session.run(self._request, alone, stored)
+        met = session.decide(self._request, alone, stored)
         self._count = len(alone)
         self._control = replace(self._control, has_baseline=stored.has_numbers)
         if alone.failed is not None:

@@ -133,7 +133,7 @@ class Source(ABC):
             side.clear()
 
 
-class Reference:
+class CaseComparison:
     """What a case is compared with, and the loop that adds launches until every metric is decided."""
 
     def __init__(self, request: CaseRequest) -> None:

@@ -24,7 +24,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import escape
 from pytest_distbench.run.confirm import in_time
-from pytest_distbench.run.loop import Session
+from pytest_distbench.run.session import Session
 from pytest_distbench.tools.hunks import Hunk, Tree, smallest
 from pytest_distbench.tools.shrink import PATCH, TROUBLE
 from pytest_distbench.units import about, counted
@@ -78,7 +78,7 @@ class Shrinking:
         if self._item is None or (made := self._item.stash.get(MADE, None)) is None:
             return
         session = session_for(self._item)
-        for run in made.runs:
+        for run in made.path.runs:
             if run.judged is None or not run.source.references:
                 continue
             red = _RedCase(session, run, *self._trees[id(session)])
@@ -126,7 +126,7 @@ class _RedCase:
         assert run.judged is not None
         self._launching = session.launching
         self._source = run.source
-        self._reference = session.reference(run.request)
+        self._comparison = session.comparison(run.request)
         self._launched = run.request.launched
         self._tree, self._tests, self._code = tree, tests, code
         self._name, self._headline = run.request.nodeid, conclude(run.judged, session.settings.policy).headline
@@ -172,7 +172,7 @@ class _RedCase:
         kept = ([m for m in record.measurements if m.key not in ours & theirs] for record in pair)
         source = copy.copy(self._source)
         source.launches, source.references = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
-        return {v.metric for v in self._reference.judge(source) if v.is_failure and v.is_exact}
+        return {v.metric for v in self._comparison.judge(source) if v.is_failure and v.is_exact}
 
     def _is_red(self, hunks: Sequence[Hunk]) -> bool:
         """Whether one of the metrics is worse with these hunks. What cannot be applied or launched is unresolved."""

@@ -68,7 +68,7 @@ class Session:
         made.launches += self.launches
         return made
 
-    def run(self, request: CaseRequest, source: Source, reference: object) -> CaseResult:
+    def decide(self, request: CaseRequest, source: Source, comparison: object) -> CaseResult:
         return replace(result(1.4), verdicts=list(self.verdicts))
 
     def suspect(self, *of: object) -> object:

@@ -15,7 +15,7 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Reference, Source
+from pytest_distbench.run.sources import CaseComparison, Source
 
 START_S = 4.0  # what the launchers of a side take to start, once
 
@@ -70,7 +70,7 @@ class Allowance:
             yield
 
 
-class Interleaved(Reference):
+class Interleaved(CaseComparison):
     """What interleaved launches are judged by, as long as there is time."""
 
     def __init__(self, request: CaseRequest, looks: Sequence[int], budget: Allowance) -> None:

@@ -33,14 +33,14 @@ from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Reference, Source
+from pytest_distbench.run.sources import CaseComparison, Source
 from pytest_distbench.store.baselines import BaselineStore
 
 Pending = tuple[Case, BaselineEntry]  # an entry that an update will write
 
 
 @dataclasses.dataclass
-class Stored(Reference):
+class Stored(CaseComparison):
     """A stored baseline, whether there is one or not.
 
     An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
@@ -185,7 +185,7 @@ class Stored(Reference):
 
 
 @dataclasses.dataclass
-class Paired(Reference):
+class Paired(CaseComparison):
     """Launches of another revision or Python, each beside one of this tree.
 
     They are judged after these numbers of pairs, ascending. All cases of the run share the error rate. Under one
@@ -233,7 +233,7 @@ class Paired(Reference):
         return (source.references if self.other_python else source.launches)[0].software
 
 
-class Nothing(Reference):
+class Nothing(CaseComparison):
     """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything."""
 
     def __init__(self, request: CaseRequest, reason: str = "") -> None:

@@ -15,7 +15,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.references import Nothing, Paired, Stored
+from pytest_distbench.run.comparisons import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import BaselineStore

@@ -24,12 +24,21 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.comparisons import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, for_places, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
-from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.sources import SPACING_S, Launches, Made, Pacer, PairedLaunches, Reference, Source, take_turns
+from pytest_distbench.run.sources import (
+    SPACING_S,
+    CaseComparison,
+    Launches,
+    Made,
+    Pacer,
+    PairedLaunches,
+    Source,
+    take_turns,
+)
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
@@ -147,7 +156,7 @@ class Session:
         bounded = in_time(request, [launch.wall_s for launch in known], left_s=left_s)
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
-    def source_again(self, request: CaseRequest, rerun: Rerun | None) -> Source:
+    def source_for(self, request: CaseRequest, rerun: Rerun | None) -> Source:
         """The launches of a case; in a test that is run again those it had, or such as can confirm it."""
         launched, key = request.launched, request.case.key
         assert launched is not None
@@ -176,7 +185,7 @@ class Session:
             source.why_never_beside = kind.why_alone
         return source
 
-    def reference(self, request: CaseRequest) -> Reference:
+    def comparison(self, request: CaseRequest) -> CaseComparison:
         if not self.settings.judges:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
@@ -233,28 +242,28 @@ class Session:
         ]
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
-    def run(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
-        findings = None if reference.judges_timings else self._decide_without_timings(request, source, reference)
+    def decide(self, request: CaseRequest, source: Source, comparison: CaseComparison) -> CaseResult:
+        findings = None if comparison.judges_timings else self._decide_without_timings(request, source, comparison)
         if findings is None:
             with self.alone(request.case.world_size, takes_host=source.takes_host):
-                findings = reference.decide(source)
-        result = self.result(request, source, reference)
+                findings = comparison.decide(source)
+        result = self.result(request, source, comparison)
         verdicts = [] if source.failed else [replace(finding, is_open=False) for finding in findings]
-        return reference.conclude(replace(result, verdicts=verdicts))
+        return comparison.conclude(replace(result, verdicts=verdicts))
 
     def _decide_without_timings(
-        self, request: CaseRequest, source: Source, reference: Reference
+        self, request: CaseRequest, source: Source, comparison: CaseComparison
     ) -> list[Finding] | None:
         """What is found, beside other measurements if there are any; None: there are, and a launch has timings."""
         with self.alone(request.case.world_size, takes_host=source.takes_host, waits=False) as is_alone:
             if is_alone:
-                return reference.decide(source)
+                return comparison.decide(source)
             if is_new := not source.launches:
                 source.add()
             if source.failed:
                 return []
-            if not any(map(reference.judges_timings_of, source.launches)):
-                return reference.decide(source)
+            if not any(map(comparison.judges_timings_of, source.launches)):
+                return comparison.decide(source)
             if is_new:
                 source.forget()
             return None
@@ -263,7 +272,7 @@ class Session:
         with self.alone(world_size, takes_host=any(source.takes_host for source in sources)):
             take_turns(sources, wanted)
 
-    def result(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
+    def result(self, request: CaseRequest, source: Source, comparison: CaseComparison) -> CaseResult:
         return CaseResult(
             nodeid=request.nodeid,
             line=request.line,
@@ -271,7 +280,7 @@ class Session:
             environment=self.environment(source.launches[0].software),
             launches=list(source.launches),
             verdicts=[],
-            reference=reference.record(source),
+            reference=comparison.record(source),
             xfail_perf=request.xfail_perf,
             advisory=request.advisory,
             is_advisory_of_timings=request.is_advisory_of_timings,
@@ -306,7 +315,7 @@ class Session:
         """The case as its stored numbers decide it, with as many launches as their rule asks for."""
         source = self.source(request.launched) if request.launched is not None else Made(suspect.launches)
         source.launches[:] = suspect.launches
-        result = self.run(request, source, dataclasses.replace(self.stored(request), confirmer=None))
+        result = self.decide(request, source, dataclasses.replace(self.stored(request), confirmer=None))
         return replace(result, unconfirmed=f"{why}; so the comparison with the stored baseline counts")
 
     def write_pending(self) -> None:
