@@ -1,4 +1,4 @@
-"""The fixture ``distbench``: runs bodies in process groups and judges what they record."""
+"""The fixture ``distbench``: the calls of a test, which ``plugin/path.py`` leads to their verdicts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 import pytest
 
-from pytest_distbench.errors import (
-    show,
-)
+from pytest_distbench.errors import show
 from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.arguments import Arguments, Called, RunKeywords, ShapeKeywords
@@ -80,17 +78,13 @@ class Distbench:
         """
         given = self.arguments("distbench.run")
         given.keywords(options, self.run, RunKeywords)
-        return self.run_wanted(given, Called(body=body, **options))
-
-    def run_wanted(self, given: Arguments, wanted: Called) -> Run:
-        """As :meth:`run`, for what another call of the test wants, whose name errors have."""
-        return self.path.run(given, wanted)
+        return self.path.run(given, Called(body=body, **options))
 
     def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Unpack[ShapeKeywords]) -> Run:
-        """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
+        """Run work of a kind that was added to ``LAUNCH_KINDS``; otherwise as :meth:`run`.
 
         Args:
-            call: what errors name.
+            call: the name of the call in errors.
             work: what to launch.
             identity: the parameters that identify the case; JSON-able.
             options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
@@ -101,17 +95,17 @@ class Distbench:
         ranks = given.ranks(wanted.world_size, self.world_size)
         return self.run_request(self.ask.launch(given, wanted, world_size=ranks))
 
-    def run_in_turns(
+    def run_interleaved(
         self,
         given: Arguments,
         wanted: Sequence[Called],
         *,
         check_first: Callable[[str, LaunchRecord], None] = lambda label, launch: None,
     ) -> list[Run]:
-        """As :meth:`run_wanted` for several, whose launches alternate: one of each, then one of each again.
+        """Run several cases whose launches alternate: one of each, then one of each again.
 
-        ``check_first`` gets the first launch of all with the label of its case, if it passed: before others are made
-        it may find that they would be for nothing.
+        ``check_first`` gets the label of the first case and its first launch, if that passed, before others are made:
+        it may fail the test early.
         """
         path, session = self.path, self._session
         runs = [path.begin(self.ask.run(given, one)) for one in wanted]
@@ -119,31 +113,31 @@ class Distbench:
         if path.rerun is None:
             first = max(run.request.launches for run in runs)
             launches = first if session.settings.judges else 1
-            in_turns = max(self._in_turns(launches, known) for known in sources)
+            count = max(self._alternating(launches, known) for known in sources)
             ranks = max(run.request.case.world_size for run in runs)
 
-            def take_turns() -> None:
-                with contextlib.suppress(SourceFailed):  # its own verdict tells of it
+            def launch_all() -> None:
+                with contextlib.suppress(SourceFailed):  # its own verdict reports it
                     session.measure(sources[:1], 1, ranks)
                     if (launch := sources[0].launches[0]).outcome == "passed":
                         check_first(runs[0].request.case.label, launch)
-                    session.measure(sources, in_turns, ranks)
+                    session.measure(sources, count, ranks)
 
-            path.do(take_turns)
+            path.do(launch_all)
         return [path.judge(run) for run in runs]
 
-    def _in_turns(self, launches: int, source: Source) -> int:
-        """How many launches of a case are made in turns with others: an update makes all that it stores so."""
+    def _alternating(self, launches: int, source: Source) -> int:
+        """Number of launches of a case that alternate with those of others; of an update all."""
         settings = self._session.settings
         update = (settings.update_launches or settings.max_launches) if settings.update else 0
         return max(launches, int(min(update, source.most_stored)))
 
     def run_request(self, request: CaseRequest) -> Run:
-        """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
+        """Run a request that :attr:`ask` made; otherwise as :meth:`run`."""
         return self.path.judge(self.path.begin(request))
 
     def measure(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
-        """As :meth:`run`, without judging: for numbers that :meth:`judge` derives from several runs.
+        """Launch a body without judging it: for numbers that :meth:`judge` derives from several runs.
 
         The first launch is made at once. Further ones are made when they are needed, and alternate with those of the
         other measured runs of the test.
@@ -168,7 +162,7 @@ class Distbench:
             Misuse: an argument cannot be used.
         """
         self._checks += 1
-        self.skip_without_clocks("distbench.check needs values")
+        self.skip_without_timings("distbench.check needs values")
         given = self.arguments("distbench.check")
         given.keywords(options, self.check, RunKeywords, but=("launches", "name", "tolerance"))
         wanted = dataclasses.replace(Called(body=body, **options), launches=1, name=f"check{self._checks}")
@@ -246,36 +240,38 @@ class Distbench:
         return self.path.judge(run)
 
     def arguments(self, call: str) -> Arguments:
-        """What checks the arguments of a call in this test."""
+        """The check of the arguments of a call in this test."""
         return Arguments(call, self._node.path)
 
-    def skip_without_clocks(self, why: str) -> None:
-        """Skip the test where clocks and values mean nothing: on the backend ``fake``."""
+    def skip_without_timings(self, why: str) -> None:
+        """Skip the test on the backend ``fake``, which has neither timings nor values."""
         if self.ask.only_structure:
             pytest.skip(f"not run: {why}, and the {FAKE} backend has neither timings nor values")
 
     def note_measured(self) -> None:
-        """Record what was measured so far, whatever becomes of the test."""
+        """Hand the measured cases to the test's report, whether it passes or fails."""
         for run in self._measured_runs:
             if run.source.launches and not run.source.failed:
                 carry.keep_case(self._node, unjudged(self._session, run))
 
-    def tell_caught(self) -> None:
-        """Raise the failure that this test was told, and has caught; nothing where there was none."""
+    def raise_caught(self) -> None:
+        """Raise the first failure that the test has caught, if any."""
         for result in self.path.ended:
-            if result.outcome == "failed" and result.reference.kind != "nothing":  # a check that has to fail may
+            if result.outcome == "failed" and result.reference.kind != "nothing":  # a check may have to fail
                 try:
                     end_test(self._node, self._session, result)
                 except Failure as failure:
                     raise type(failure)(f"{failure.msg}\n\n{CAUGHT}") from None
 
     def finish(self) -> None:
-        """What is left to do, and to say, when the test has passed: launches of measured runs that nobody looked at.
+        """Make the launches of measured runs that a passed test did not use, and check that it judged all it should.
 
-        A failure that was told to the test and did not end it is raised again: the test has caught it. Refused is a
-        bound of its marker for what it did not judge; a case of the baseline that it did not measure is a regression.
+        Raises:
+            Regression, ...: the failure that the test has caught.
+            Misuse: its marker has a bound for a metric that it did not judge.
+            Regression: it did not measure a case that has a baseline.
         """
-        self.tell_caught()
+        self.raise_caught()
         found = [run.found for run in self.path.runs if run.found is not None and run.found.verdicts]
         launches = [launch for result in found for launch in result.launches]
         if self._session.settings.judges:
@@ -317,11 +313,10 @@ class Distbench:
         return [run for run in self.path.runs if run.measure is not None]
 
     def _measured(self, run: Run, *, in_update: bool = True) -> CaseResult:
-        """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
         wanted = {}
         for known in self._measured_runs:
             launches = known.request.launches if self._session.settings.judges else 1
-            wanted[known] = self._in_turns(launches, known.source) if in_update else launches
+            wanted[known] = self._alternating(launches, known.source) if in_update else launches
         if len(run.source.whole) < min(wanted[run], run.source.most):
             for number in range(1, wanted[run] + 1):
                 self._add_launches([known for known, launches in wanted.items() if launches >= number], number)
@@ -333,7 +328,7 @@ class Distbench:
 
 
 def _around(runs: Iterable[Run]) -> dict[str, str]:
-    """What happened around the launches that a number is made of: where they differ in it, all of it."""
+    """The surroundings of the runs that a number is derived from; different values are joined by ``+``."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, value in run.request.case.conditions.around.items():

@@ -21,7 +21,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.comparisons import Stored
 from pytest_distbench.run.confirm import Rerun, Suspect
-from pytest_distbench.run.control import explain_places, plant, trace_case
+from pytest_distbench.run.control import explain_places, inject_slowdown, trace_case
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import CaseComparison, Source, SourceFailed
@@ -66,7 +66,7 @@ class CasePath:
             if key not in self.suspects or session.settings.trace in ("all", "all:ranks"):
                 result = self.explain(run, result)
         run.judged = result
-        result = replace(result, control=self.do(plant, session, request, result))  # run/control.py
+        result = replace(result, control=self.do(inject_slowdown, session, request, result))  # run/control.py
         outcomes.warn_of_names(self.node, request, result)
         self.end(run, result)
         outcomes.warn_of_directions(self.node, result)

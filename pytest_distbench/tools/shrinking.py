@@ -59,7 +59,7 @@ class Shrinking:
         assert variant is not None
         assert variant.revision is not None
         try:
-            folder = session.launching.reference(variant).tree
+            folder = session.launching.other_side(variant).tree
             assert folder is not None
             tree = Tree(folder, variant.revision.root)
             hunks = tree.hunks()
@@ -79,7 +79,7 @@ class Shrinking:
             return
         session = session_for(self._item)
         for run in made.path.runs:
-            if run.judged is None or not run.source.references:
+            if run.judged is None or not run.source.others:
                 continue
             red = _RedCase(session, run, *self._trees[id(session)])
             if not red.metrics:
@@ -132,7 +132,7 @@ class _RedCase:
         self._name, self._headline = run.request.nodeid, conclude(run.judged, session.settings.policy).headline
         self._launches = self._unresolved = 0
         self._why_unresolved = ""
-        self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.references[0])
+        self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.others[0])
 
     def shrink(self) -> bytes:
         """The patch of the fewest hunks with which one of the metrics is still worse.
@@ -167,11 +167,11 @@ class _RedCase:
 
     def _failing(self, launch: LaunchRecord) -> set[str]:
         """The exact metrics of a launch that fail. Without noisy ones, which take many pairs, if both have them."""
-        pair = launch, self._source.references[0]
+        pair = launch, self._source.others[0]
         ours, theirs = ({m.key for m in record.measurements if m.is_noisy} for record in pair)
         kept = ([m for m in record.measurements if m.key not in ours & theirs] for record in pair)
         source = copy.copy(self._source)
-        source.launches, source.references = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
+        source.launches, source.others = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
         return {v.metric for v in self._comparison.judge(source) if v.is_failure and v.is_exact}
 
     def _is_red(self, hunks: Sequence[Hunk]) -> bool:
@@ -186,7 +186,7 @@ class _RedCase:
         except LauncherError as error:
             self._why_unresolved = str(error)
         else:
-            record = self._launching.launch_reference(variant, bounded, 0)
+            record = self._launching.launch_other(variant, bounded, 0)
             self._launches += 1
             if record.outcome != "passed":
                 reason = record.reason.partition("\n")[0].removeprefix(f"in {variant}: ")

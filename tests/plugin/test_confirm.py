@@ -41,7 +41,7 @@ def suspicious(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pyte
 
     def beside(self: Session, request: LaunchRequest) -> Source:
         source = launches_of(self, request)
-        source.why_never_beside = ""  # though its ranks are simulated
+        source.why_not_interleaved = ""  # though its ranks are simulated
         return source
 
     monkeypatch.setattr(Session, "launches_of", beside)
@@ -210,7 +210,7 @@ def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what
 
     assert list(rerun.suspects) == ["slow", "ratio"]
     assert re.fullmatch(r"it would take about 60 s, and the budget of 7 s has 7 s left: .*", rerun.left["slow"])
-    assert dict(rerun.beside) == {"ratio": variant, "made of": variant}
+    assert dict(rerun.variants) == {"ratio": variant, "made of": variant}
 
 
 TOO_LONG = "it would take about 83 s, and --distbench-confirm allows 60 s"

@@ -183,7 +183,7 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     launching: Any = SimpleNamespace(
         settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False),
         on_wait=None,
-        in_turns=lambda is_alone: contextlib.nullcontext(),
+        one_at_a_time=lambda is_alone: contextlib.nullcontext(),
     )
     Session(launching).measure([source], 0, world_size=1)
 
@@ -219,7 +219,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
     assert source.most_stored == (3 if limited else math.inf)
     assert source.most_open == (5 if limited and against is None else math.inf)
     assert source.may_grow
-    source.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
+    source.others = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert source.may_grow is not limited
 
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_interleaved_keeps_the_stored_comparison_and_says_why(
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
-    assert re.match(why, session.launches_of(request).why_never_beside)
+    assert re.match(why, session.launches_of(request).why_not_interleaved)
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:
