@@ -29,7 +29,7 @@ All take these keywords:
 ``step``
     of the same: the column or key that says how far the training is. Where it goes back, the training was restarted:
     what it has made again counts once, as last made, and a line says so. Default: the first that all rows have of
-    ``global_step``, ``_step``, ``step``, ``iteration`` and ``iter``, and ``epoch``; ``None`` for no column.
+    ``global_step``, ``_step``, ``step``, ``iteration`` and ``iter``, and ``epoch``. None: no column.
 
 An impossible reader is refused when it is made, or by ``distbench.run``. A value that is not there is an error that
 shows the nearest lines of the output, or what there is instead.

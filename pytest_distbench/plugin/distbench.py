@@ -137,7 +137,7 @@ class Distbench:
         return self.path.judge(self.path.begin(request))
 
     def measure(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
-        """Launch a body without judging it: for numbers that :meth:`judge` derives from several runs.
+        """Measure without judging: for numbers that :meth:`judge` derives from several runs.
 
         The first launch is made at once. Further ones are made when they are needed, and alternate with those of the
         other measured runs of the test.

@@ -173,7 +173,7 @@ class Requirement:
         bounds: bounds by a metric's key or name; they need no baseline.
         xfail_perf: reason why a regression is expected.
         advisory: reason why its verdicts fail no test.
-        fake_rank: the rank that the process of the backend ``fake`` simulates; a negative one counts from the end.
+        fake_rank: rank that the backend ``fake`` simulates; -1 is the last.
     """
 
     timeout: float | None = None
