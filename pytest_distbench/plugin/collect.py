@@ -20,7 +20,7 @@ from pytest_distbench.plugin.fixtures import STATE, settings_of
 from pytest_distbench.plugin.names import test_and_id
 
 if TYPE_CHECKING:
-    from pytest_distbench.records.case import EntryName
+    from pytest_distbench.records.case import BaselineName
     from pytest_distbench.records.reasons import Severity
     from pytest_distbench.records.run import CaseResult, Finding, RunRecord
     from pytest_distbench.report import Line
@@ -50,8 +50,8 @@ class ResultsPlugin:
         self._seen: dict[tuple[str, str], bool] = {}
         self._slow: dict[str, tuple[str, str]] = {}
         self._whole: set[str] = set()
-        self._missing: dict[EntryName, str] = {}
-        self._unused: list[EntryName] | None = None
+        self._missing: dict[BaselineName, str] = {}
+        self._unused: list[BaselineName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
         self._interrupted_by: BaseException | None = None
@@ -209,7 +209,7 @@ class ResultsPlugin:
             summary_lines,
             unused_lines,
         )
-        from pytest_distbench.store.baselines import BaselineStore
+        from pytest_distbench.store.baselines import Baselines
 
         config, folder = self._config, _shorten(settings.baselines, self._config)
         may_compare = LAUNCHERS[settings.launcher].holds_two and settings.fake_rank is None
@@ -228,7 +228,7 @@ class ResultsPlugin:
         for found in self._of_the_judge:
             yield from (Line(found.reason), *(Line(f"  {line}") for line in found.differences))
         recorded = next((result for result in self._results if result.is_written), None)
-        store = BaselineStore(settings.baselines, "" if recorded is None else recorded.environment.platform)
+        store = Baselines(settings.baselines, "" if recorded is None else recorded.environment.platform)
         if recorded and (ignored := git.why_ignored(store.path(recorded.case.test, recorded.case.key))):
             yield Line(
                 f"? git ignores the baselines that were recorded ({ignored}): git add would leave them out, and nobody "
@@ -263,8 +263,8 @@ class ResultsPlugin:
         return settings_of(self._config) if self._attempts or self._state.settings is not None else None
 
     def _find_missing(self, settings: Settings, session: pytest.Session) -> None:
-        from pytest_distbench.store.baselines import BaselineStore
-        from pytest_distbench.store.entries import missing_entries
+        from pytest_distbench.store.baselines import Baselines
+        from pytest_distbench.store.entries import missing_baselines
 
         if settings.is_paired or not settings.judges or settings.prune or settings.fake_rank is not None:
             return
@@ -280,8 +280,8 @@ class ResultsPlugin:
             return is_collected or (is_own_store and not path.exists())
 
         for platform in dict.fromkeys(result.environment.platform for result in self._results):
-            self._missing |= missing_entries(
-                BaselineStore(settings.baselines, platform),
+            self._missing |= missing_baselines(
+                Baselines(settings.baselines, platform),
                 [result for result in self._results if result.environment.platform == platform],
                 made=self._state.collected,
                 rootpath=self._config.rootpath,
@@ -294,8 +294,8 @@ class ResultsPlugin:
         """Find the baselines that no test used, if the whole suite ran, and delete them under --distbench-prune."""
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.plugin.names import why_partial
-        from pytest_distbench.store.baselines import BaselineStore
-        from pytest_distbench.store.entries import unused_entries
+        from pytest_distbench.store.baselines import Baselines
+        from pytest_distbench.store.entries import unused_baselines
 
         unreported = len(self._collected - self._reported)
         self._why_not_pruned = why_partial(
@@ -306,8 +306,8 @@ class ResultsPlugin:
         self._unused = []
         try:
             for platform in dict.fromkeys(result.environment.platform for result in self._results):
-                store = BaselineStore(settings.baselines, platform)
-                unused = unused_entries(
+                store = Baselines(settings.baselines, platform)
+                unused = unused_baselines(
                     store,
                     [result for result in self._results if result.environment.platform == platform],
                     reported={nodeid.partition("::")[0] for nodeid in (*self._reported, *self._slow)},

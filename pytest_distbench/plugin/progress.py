@@ -24,7 +24,7 @@ from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.units import about, counted
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def slow_text(tests: int, seconds: float | None = None) -> str:
 
 
 def header_lines(
-    environment: Environment, store: BaselineStore, settings: Settings, *, against: str, duration: str, record: str
+    environment: Environment, store: Baselines, settings: Settings, *, against: str, duration: str, record: str
 ) -> list[str]:
     """The lines of the header: the ranks and devices, notes on GPUs and a shared host, the baselines, the duration.
 

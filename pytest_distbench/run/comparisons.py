@@ -14,7 +14,7 @@ from pytest_distbench.judging.entry import (
     are_enough,
     is_wanted,
     judged_by_bounds_alone,
-    make_entry,
+    make_baseline,
     norm_of,
     only_judges,
     phases_of,
@@ -28,12 +28,12 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import CaseComparison, Source
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 
 Pending = tuple[Case, BaselineEntry]  # a baseline that an update will write
 
@@ -51,7 +51,7 @@ class Stored(CaseComparison):
     """
 
     request: CaseRequest
-    store: BaselineStore
+    store: Baselines
     baseline: BaselineEntry | None
     comparisons: int
     update: Update | None
@@ -80,7 +80,7 @@ class Stored(CaseComparison):
         return WALL_TIME in by_hand or self.request.terms.judge_timings([m for m, *_ in self.baseline.metrics.values()])
 
     def judges_timings_of(self, launch: LaunchRecord) -> bool:
-        return self.request.terms.judge_timings(launch.measurements, has_reference=self.has_numbers)
+        return self.request.terms.judge_timings(launch.measurements, has_baseline=self.has_numbers)
 
     def _lacking(self, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
         """The launches whose metrics an update adds to a baseline that it otherwise keeps."""
@@ -136,9 +136,9 @@ class Stored(CaseComparison):
     def path(self) -> Path:
         return self.store.path(self.request.case.test, self.request.case.key)
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSideRecord:
         del source
-        found = ReferenceRecord(kind="stored", path=str(self.path))
+        found = OtherSideRecord(kind="stored", path=str(self.path))
         if (baseline := self.baseline) is None:
             return found
         return replace(
@@ -166,7 +166,7 @@ class Stored(CaseComparison):
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         if self._known is not None and lacking:
-            more = make_entry(case, lacking, self._known.software, before=self._known)
+            more = make_baseline(case, lacking, self._known.software, before=self._known)
             metrics, fingerprints = self._known.metrics | more.metrics, self._known.fingerprints | more.fingerprints
             made, done = replace(self._known, metrics=metrics, fingerprints=fingerprints), "completed"
             keys = {measured.key for launch in lacking for measured in launch.measurements}
@@ -174,7 +174,7 @@ class Stored(CaseComparison):
         elif not is_wanted(self.update, result.verdicts, is_new=self._known is None):
             return replace(result, update="kept")
         else:
-            made = make_entry(case, result.launches, result.launches[0].software, before=self.baseline)
+            made = make_baseline(case, result.launches, result.launches[0].software, before=self.baseline)
             has_changed = is_wanted("changed", result.verdicts, is_new=False)
             done = "new" if self._known is None else "changed" if has_changed else "rewritten"
         self.pending.append((case, made))
@@ -221,9 +221,9 @@ class Paired(CaseComparison):
         )
         return compare(terms, case, source.launches, beside=pairs, comparisons=self.cases)
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSideRecord:
         others = source.others
-        return ReferenceRecord(
+        return OtherSideRecord(
             kind="paired",
             name=self.name,
             software=self._software(source) if others else {},
@@ -249,5 +249,5 @@ class Nothing(CaseComparison):
         absent = "unavailable", self.reason
         return compare(self.request.terms, self.request.case, source.launches, comparisons=1, absent=absent)
 
-    def record(self, source: Source) -> ReferenceRecord:
-        return ReferenceRecord(kind="nothing", launches=list(source.others))
+    def record(self, source: Source) -> OtherSideRecord:
+        return OtherSideRecord(kind="nothing", launches=list(source.others))

@@ -238,7 +238,7 @@ class GpusAround(Around):
                     for i, m in enumerate(measurements):
                         if "busbw_factor" in m.facts:
                             measurements[i] = replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE})
-                return replace(record, gpu_witnesses=seen, measurements=measurements, remarks=remarks)
+                return replace(record, gpu_reports=seen, measurements=measurements, remarks=remarks)
 
             yield describe
 

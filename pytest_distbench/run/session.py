@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_distbench.machine import hardware
-from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
-from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
+from pytest_distbench.machine.locks import alone_on_this_host, with_others_on_this_host, lease
+from pytest_distbench.records.case import RANKS, Case, Conditions, BaselineName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
@@ -29,7 +29,7 @@ from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import CaseComparison, Launches, Made, Pacer, PairedLaunches, Source, alternate
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
 
@@ -83,8 +83,8 @@ class Session:
         )
 
     @functools.cached_property
-    def store(self) -> BaselineStore:
-        return BaselineStore(self.settings.baselines, self.hardware.platform)
+    def store(self) -> Baselines:
+        return Baselines(self.settings.baselines, self.hardware.platform)
 
     def environment(self, software: dict[str, str]) -> Environment:
         return replace(
@@ -208,7 +208,7 @@ class Session:
     def _may_measure(self, conditions: Conditions) -> bool:
         return conditions.kind != RANKS or conditions.launcher == self.settings.launcher
 
-    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[EntryName]:
+    def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[BaselineName]:
         """The baselines of a test that none of its calls has measured or judged.
 
         [] without comparison with baselines, in an update, and under the backend ``fake``. Baselines of other
@@ -228,7 +228,7 @@ class Session:
             if self._may_measure(baseline.conditions) and not (baseline.conditions.engine and had_engine)
             if baseline.conditions.around in arounds or not (arounds or baseline.conditions.around)
         ]
-        return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
+        return [BaselineName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def decide(self, request: CaseRequest, source: Source, comparison: CaseComparison) -> CaseResult:
         findings = None if comparison.judges_timings else self._decide_without_timings(request, source, comparison)
@@ -321,7 +321,7 @@ class Session:
         is_alone = True
         with contextlib.ExitStack() as held:
             if takes_host and self.settings.fake_rank is None:
-                of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
+                of_host = with_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 is_alone = held.enter_context(of_host(on_wait=on_wait, waits=waits))
                 held.enter_context(lease(gpus, on_wait=on_wait))
                 held.enter_context(self.launching.one_at_a_time(is_alone=is_alone))

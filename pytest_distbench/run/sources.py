@@ -19,7 +19,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import FINGERPRINT, LARGEST_NUMBER, AskedBound, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.units import as_float, why_impossible
 
@@ -208,7 +208,7 @@ class CaseComparison:
                 only = []  # a fingerprint needs whole launches
         return findings
 
-    def record(self, source: Source) -> ReferenceRecord:
+    def record(self, source: Source) -> OtherSideRecord:
         """The other side, for the record of the case."""
         raise NotImplementedError
 

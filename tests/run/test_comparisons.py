@@ -18,7 +18,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run.comparisons import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source
-from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.store.baselines import Baselines
 
 REQUEST = CaseRequest(
     nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=4, cores=2), launches=2, xfail_perf=""
@@ -39,7 +39,7 @@ class Made(Source):
 
 def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
     given: dict[str, Any] = {"comparisons": 1, "update": None, "update_launches": 10, "pending": []}
-    return Stored(REQUEST, store=BaselineStore(Path("b"), PLATFORM), baseline=known, **(given | changes))
+    return Stored(REQUEST, store=Baselines(Path("b"), PLATFORM), baseline=known, **(given | changes))
 
 
 def test_a_record_keeps_the_baseline_as_it_was() -> None:

@@ -35,7 +35,7 @@ from pytest_distbench.run.confirm import (
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Source
-from pytest_distbench.store.baselines import BaselineStore, NotRecorded
+from pytest_distbench.store.baselines import Baselines, NotRecorded
 
 ROOT = Path(__file__).parent
 """Of a repository that knows no commit of that name: nothing differs from it."""
@@ -274,10 +274,10 @@ def test_an_interleaved_launch_takes_no_longer_than_this_tree_made_likely() -> N
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
+def store(tmp_path: Path) -> Baselines:
     git(tmp_path, "init", "--quiet")
     (tmp_path / "work.py").write_text("1")
-    made = BaselineStore(tmp_path / "baselines", PLATFORM)
+    made = Baselines(tmp_path / "baselines", PLATFORM)
     made.write(TEST, KEY, entry(1.0, 1.1))
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "--quiet", "--message", "one")
@@ -290,7 +290,7 @@ def confirmer(root: Path, **settings: object) -> Confirmer:
 
 
 def test_a_tree_of_which_baselines_alone_differ_is_the_one_that_was_measured(
-    store: BaselineStore, tmp_path: Path
+    store: Baselines, tmp_path: Path
 ) -> None:
     path = store.path(TEST, KEY)
     first = confirmer(tmp_path).find(path)
@@ -308,7 +308,7 @@ def test_a_tree_of_which_baselines_alone_differ_is_the_one_that_was_measured(
 
 @pytest.mark.parametrize(("name", "is_itself"), [("helper.py", False), ("run.html", True)])
 def test_code_that_git_does_not_know_is_not_what_was_measured(
-    store: BaselineStore, tmp_path: Path, name: str, is_itself: bool
+    store: Baselines, tmp_path: Path, name: str, is_itself: bool
 ) -> None:
     """A test or a helper that was never added may be the slower code; what a run has written is none."""
     (tmp_path / name).write_text("new")
@@ -330,7 +330,7 @@ def commit(root: Path, **files: str) -> str:
     ids=["code", "another file", "baselines alone"],
 )
 def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_alone(
-    store: BaselineStore, tmp_path: Path, files: dict[str, str], steps_back: int, is_itself: bool
+    store: Baselines, tmp_path: Path, files: dict[str, str], steps_back: int, is_itself: bool
 ) -> None:
     path = store.path(TEST, KEY)
     store.write(TEST, KEY, entry(0.5, 0.6))
@@ -357,12 +357,12 @@ def test_it_says_about_how_long_it_takes() -> None:
     assert suspect(is_itself=True).takes_s == pytest.approx(LOOKS[0])
 
 
-def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_a_reason(store: Baselines, tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="data"):
         confirmer(tmp_path, against_link=("data",)).find(store.path(TEST, KEY))
 
 
-def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
+def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: Baselines, tmp_path: Path) -> None:
     found = confirmer(tmp_path)
 
     assert found.of_its_time(found.find(store.path(TEST, KEY))[0]) is None
@@ -382,7 +382,7 @@ def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.Monk
     assert budget.left_s == 50.0
 
 
-def test_a_reason_against_interleaving_takes_the_place_of_a_suspect(store: BaselineStore, tmp_path: Path) -> None:
+def test_a_reason_against_interleaving_takes_the_place_of_a_suspect(store: Baselines, tmp_path: Path) -> None:
     source = Alone(1.4)
     source.why_not_interleaved = "its ranks are of several hosts"
     (tmp_path / "work.py").write_text("slower")

@@ -11,7 +11,7 @@ import pytest
 from support.stores import CASE, SOFTWARE, entry, launches
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS, VETO
 from pytest_distbench.judging.training_rule import NOT_REPEATED
@@ -200,7 +200,7 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
         return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[curve], software=dict(SOFTWARE))
 
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]
-    stored = make_entry(CASE, healthy, healthy[0].software)
+    stored = make_baseline(CASE, healthy, healthy[0].software)
     seen = [*compare(TERMS, CASE, [here], stored, comparisons=1)]
     known = StoredComparison(verdicts=seen, launches=[here], baseline=stored, are_timings=False)
     sides = [once_more], healthy[:1], healthy[:1]

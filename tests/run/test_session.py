@@ -22,7 +22,7 @@ from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Command, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.run import session as sessions
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.kinds import LAUNCH_KINDS
@@ -83,8 +83,8 @@ class Opened(CaseComparison):
     def compare(self, source: Source) -> list[Finding]:
         return [replace(verdict("beyond-threshold"), is_open=len(source) < self.until)]
 
-    def record(self, source: Source) -> ReferenceRecord:
-        return ReferenceRecord(kind="stored")
+    def record(self, source: Source) -> OtherSideRecord:
+        return OtherSideRecord(kind="stored")
 
     def conclude(self, made: CaseResult) -> CaseResult:
         return replace(made, headline="concluded")

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
 from pytest_distbench.judging.case import Beside, compare, judge_trainings
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import make_baseline
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, by_metric
 from pytest_distbench.judging.thresholds import LOOKS, SPENDING, are_timed, fast_logs
@@ -300,7 +300,7 @@ def confirm_digits(
     revision: str,
 ) -> list[Finding]:
     """Judge the digits of a training that differ from stored ones by launches of the baseline commit."""
-    there = make_entry(case, others, others[0].software, before=baseline)
+    there = make_baseline(case, others, others[0].software, before=baseline)
     if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in baseline.metrics.items()):
         return list(stored)  # a commit that does not repeat its digits any more explains nothing
     paired = _trainings(terms, launches, there)
