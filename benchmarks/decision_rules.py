@@ -169,7 +169,9 @@ def whole(
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
         sides = _records(here), _records(there[1]), _records(there[2])
-        known = StoredComparison(verdicts=findings, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
+        known = StoredComparison(
+            verdicts=findings, baseline=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS
+        )
         findings = confirm(terms, CASE, known, sides, revision="then", cases=1)
         if not any(finding.is_open for finding in findings):
             break

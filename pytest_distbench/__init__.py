@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """The version, what scripts call and what bodies are annotated with: an unused plugin imports none of it.
+    """Import the public names when they are first used: an unused plugin imports none of them.
 
     ``RankContext`` and ``ElasticRank`` import torch. Under ``TYPE_CHECKING`` they cost pytest's process nothing.
     """

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions that carry the facts.
+"""The exceptions that this package raises on purpose.
 
 Every message says what was wanted, what was found, where, and what to do next.
 """
@@ -17,11 +17,11 @@ _LIBRARY = str(Path(traceback.__file__).parent)
 
 
 class DistbenchWarning(UserWarning):
-    """A test passed, and something about it should be mended: pytest lists it in its warnings summary."""
+    """A test passed, but something about it should be fixed; pytest lists it in its warnings summary."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has asked the run to end, which it does as at Ctrl-C."""
+    """SIGTERM arrived; the run ends as at Ctrl-C."""
 
 
 class DistbenchError(Exception):
@@ -49,7 +49,7 @@ class DataError(DistbenchError):
 
 
 class ReadingError(DistbenchError):
-    """A launch has passed, and a number that was to be read of what it printed or wrote is not there."""
+    """A launch passed, but its output or files lack a number that a reader wants."""
 
 
 class DerivationError(DistbenchError):
@@ -60,9 +60,9 @@ class BackendUnavailable(DistbenchError):
     """The process-group backend does not exist in this build of torch, or has no device.
 
     Attributes:
-        backend: that was wanted.
-        reason: why it is not there.
-        available: those that this build of torch has.
+        backend: the backend that was wanted.
+        reason: why it is not available.
+        available: the backends that this build of torch has.
     """
 
     def __init__(self, backend: str, reason: str, available: Collection[str]) -> None:
@@ -73,19 +73,19 @@ class BackendUnavailable(DistbenchError):
 
 
 class AroundUnavailable(DistbenchError):
-    """What a test wants around its launches cannot be made here: control groups, a network."""
+    """The surroundings that a test wants for its launches are not available here: control groups, a network."""
 
 
 class TableError(DistbenchError):
-    """A table cannot be made of a run: what somebody's row of it does raises."""
+    """A table of a report cannot be made: the code of an added row raised."""
 
 
 class ExtensionError(DistbenchError):
-    """A row that somebody added to a table does what it must not."""
+    """The code of a row that was added to a table raised, or returned a value of the wrong type."""
 
 
 class LauncherError(DistbenchError):
-    """The launcher itself (not a rank) failed."""
+    """The launcher, not a rank, failed."""
 
 
 class StoredFileError(DistbenchError):
@@ -107,7 +107,7 @@ _MOST_FILES = 10
 
 
 class StoredFilesError(StoredFileError):
-    """Several of them cannot be read; each is named with its own reason, and a next step that they share once."""
+    """Several stored files cannot be read; the message has the reason of each, and a common next step once."""
 
     def __init__(self, errors: Sequence[StoredFileError]) -> None:
         shared = errors[0].next_step if len({error.next_step for error in errors}) == 1 else ""
@@ -125,7 +125,7 @@ class StoredFilesError(StoredFileError):
 
 
 def show(value: object, *, longest: int = 200) -> str:
-    """A value as it may stand in an error: short, on one line, whatever its own class does."""
+    """Format a value for an error message: short, on one line, even if its ``repr`` raises."""
     try:
         text = repr(value)
     except Exception as broken:  # noqa: BLE001 its own text must not hide what is wrong with it
@@ -134,16 +134,13 @@ def show(value: object, *, longest: int = 200) -> str:
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
 
 
-def tell(error: Exception) -> str:
-    """What the code of somebody else raised, on one line."""
+def error_text(error: Exception) -> str:
+    """Format an exception of foreign code on one line: ``ValueError: text``."""
     return f"{type(error).__name__}: {error}".replace("\n", " ")
 
 
 def line_of(error: Exception) -> str:
-    """Where it was raised in the code of somebody else, to stand behind its text; empty where that had no part in it.
-
-    ``" (/suite/conftest.py:12)"``.
-    """
+    """Return the line of foreign code that raised an error: ``" (/suite/conftest.py:12)"``, or ""."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     frame = next((f for f in frames if not f.filename.startswith((_PACKAGE, _LIBRARY, "<frozen"))), None)
     return f" ({frame.filename}:{frame.lineno})" if frame is not None else ""
@@ -151,23 +148,23 @@ def line_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def blame(row: str) -> Iterator[None]:
-    """Tell what a row of a table raises, which somebody may have added, as what it is."""
+    """Raise :class:`ExtensionError` with the name of a table's row for an error that the code of the row raises."""
     try:
         yield
     except DistbenchError:
         raise
     except Exception as error:
-        raise ExtensionError(f"{row}: {tell(error)}{line_of(error)}") from error
+        raise ExtensionError(f"{row}: {error_text(error)}{line_of(error)}") from error
 
 
 _Row = TypeVar("_Row")
 
 
 def look_up(table: Mapping[str, _Row], name: object, what: str, *, hint: str = "") -> _Row:
-    """The row of that name in a table.
+    """Return the row of a table with this name.
 
     Raises:
-        ConfigurationError: there is none; the message lists those there are.
+        ConfigurationError: there is no such row; the message lists the names that exist.
     """
     if not isinstance(name, str) or name not in table:
         raise ConfigurationError(f"unknown {what} {show(name)}: known are {', '.join(table)}{hint}")
@@ -175,14 +172,14 @@ def look_up(table: Mapping[str, _Row], name: object, what: str, *, hint: str = "
 
 
 def expect(kind: type[_Row], given: object, by: str) -> _Row:
-    """What a row of a table gave, which somebody may have added: it has to be of this kind."""
+    """Return a value that a table's row gave, or raise :class:`ExtensionError` if it has another type than ``kind``."""
     if not isinstance(given, kind):
         raise ExtensionError(f"{by} gave {show(given)}; wanted a {kind.__name__}")
     return given
 
 
 def line_outside() -> str:
-    """The line that called into this package: ``test_a.py:12``."""
+    """Return the line that called into this package: ``test_a.py:12``."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back

@@ -11,16 +11,16 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, TypeVar
 
 EXTENSIONS = ["elastic", "hosts", "workloads", "layouts", "forecast", "tools"]
-"""Without its line an extension is not there, and neither are its fixtures, options and commands."""
+"""The extensions in use; deleting a line removes the fixtures, options and commands of that extension."""
 
 _Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
 
 
 def places(table: str) -> Iterator[tuple[Any, str]]:
-    """What extensions add to a table: the key of each row, and where the row is: ``package.module:name``.
+    """The rows that extensions add to a table, as (key, place); a place is ``package.module:name``.
 
-    A key that is a class is told by its place, too.
+    A key that is a class is given by its place, too.
     """
     for name in EXTENSIONS:  # one whose folder is gone leaves this list too
         package = f"{__package__}.{name}"
@@ -29,7 +29,7 @@ def places(table: str) -> Iterator[tuple[Any, str]]:
 
 
 def find(place: str) -> Any:
-    """What is at a place: ``package.module:name``."""
+    """Import the object at a place: ``package.module:name``."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -37,7 +37,7 @@ def find(place: str) -> Any:
 class Table(MutableMapping[_Key, _Row]):
     """Rows of the core, then those of the extensions, then those that a conftest or a plugin sets.
 
-    Extensions add theirs when the table is first looked at: their modules may import the one that has the table.
+    Rows of extensions are imported when the table is first used, because their modules may import the table.
     """
 
     def __init__(self, name: str, rows: dict[_Key, _Row]) -> None:

@@ -24,7 +24,7 @@ _OF_LAUNCH: Mapping[str, ColumnType] = {
 RUN_COLUMNS: Mapping[str, ColumnType] = {
     **_OF_LAUNCH, "value": float, "verdict": str, "at_least": float, "at_most": float
 }  # fmt: skip
-"""Of a run record; ``metric`` is the name alone, and the point has columns of its own after these."""
+"""Columns of a run record; ``metric`` is the name alone, and each key of ``at`` has a column after these."""
 
 COLUMNS = tuple(RUN_COLUMNS)
 
@@ -40,25 +40,25 @@ def read_run(path: str | Path) -> pd.DataFrame:
         has none. ``value`` is in base units: seconds, bytes.
 
     Raises:
-        ConfigurationError: it is no path.
+        ConfigurationError: ``path`` is no path.
         StoredFileError: the file is no run record.
     """
     return _frame(run_rows(_read("read_run", path)))
 
 
 def read_distributions(path: str | Path) -> pd.DataFrame:
-    """Read what a run record keeps of the iterations inside its launches.
+    """Read the distributions of iterations that a run record keeps for each launch.
 
     Args:
         path: a file written by ``--distbench-json``.
 
     Returns:
-        Up to 41 rows for a metric of a launch, from ``quantile`` 0, its least value, to 1, its largest; of at most 41
-        iterations these are all of them. Values have four digits. The other columns are those of :func:`read_run` that
-        say which metric of which launch it is. Series that a record keeps whole, and runs of older versions, have none.
+        Up to 41 rows for a metric of a launch, from ``quantile`` 0, the minimum, to 1, the maximum; all iterations if
+        there are at most 41. Values have four digits. The other columns are those of :func:`read_run` that identify
+        the metric and the launch. Series that a record keeps whole, and runs of older versions, have no rows.
 
     Raises:
-        ConfigurationError: it is no path.
+        ConfigurationError: ``path`` is no path.
         StoredFileError: the file is no run record.
     """
     return _frame(distribution_rows(_read("read_distributions", path)))
@@ -75,7 +75,7 @@ def _frame(table: DataTable) -> pd.DataFrame:
 
 
 def run_rows(record: RunRecord) -> DataTable:
-    """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
+    """A run record as a table: a row for each metric of a launch, a column for each key of ``at``."""
     axes, rows = _axes_of(record), []
     for result in record.results:
         verdicts = {v.metric: v for v in result.verdicts}
@@ -89,7 +89,7 @@ def run_rows(record: RunRecord) -> DataTable:
 
 
 def distribution_rows(record: RunRecord) -> DataTable:
-    """The iterations of its launches as a table, as far as they are kept, with the same columns for axes."""
+    """The distributions of iterations in a run record as a table, with the same columns for ``at``."""
     axes = _axes_of(record)
     rows = [
         (*_of_launch(result, launch, m), place / max(1, len(m.values) - 1), value, *_points(m, axes))

@@ -1,4 +1,4 @@
-"""Running git for a folder, whatever repository a hook around pytest means."""
+"""Run git for a folder, even inside a git hook that sets GIT_DIR for another repository."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _OF_ANOTHER_REPOSITORY = (
     "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY",
     "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
 )  # fmt: skip
-"""What ``git rev-parse --local-env-vars`` lists, but for GIT_CONFIG...: by those a CI job sets safe.directory."""
+"""Output of ``git rev-parse --local-env-vars``, without GIT_CONFIG...: a CI job may set safe.directory by these."""
 
 
 def command(folder: Path, *arguments: str) -> Sequence[str]:
-    """The command line; no hook of the repository runs."""
+    """The command line of git for a folder; hooks of the repository are off."""
     return ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *arguments]
 
 
 def variables(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment to run it in: the folder decides which repository is meant, and messages are in English."""
+    """The environment for git: the repository is that of the folder, and messages are in English."""
     return {k: v for k, v in inherited.items() if k not in _OF_ANOTHER_REPOSITORY} | {"LC_ALL": "C"}
 
 
 def run(folder: Path, *arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run git to its end, without asking anything of the terminal.
+    """Run git to its end, without a terminal.
 
     Raises:
-        OSError: there is no git, or no such folder.
+        OSError: git or the folder does not exist.
         subprocess.TimeoutExpired: it took longer.
     """
     return subprocess.run(
@@ -46,7 +46,7 @@ def run(folder: Path, *arguments: str, timeout_s: float | None = None) -> subpro
 
 
 def last_commit(path: Path) -> str:
-    """The commit that last changed a file; empty where nobody knows, or the file differs from it."""
+    """The commit that last changed a file, or "" if it is unknown or the file differs from it."""
     try:
         changed = run(path.parent, "status", "--porcelain", "--ignored", "--", path.name)
         found = run(path.parent, "log", "-1", "--format=%h", "--abbrev=10", "--", path.name)
@@ -58,7 +58,7 @@ def last_commit(path: Path) -> str:
 def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     """The commit that is checked out around a folder, followed by ``-dirty`` where tracked files differ from it.
 
-    Empty where there is no repository, no commit yet, or no git.
+    "" if there is no repository, no commit yet, or no git.
     """
     try:
         head = run(folder, "rev-parse", "--verify", "--quiet", "HEAD", timeout_s=timeout_s)
@@ -71,7 +71,7 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
 
 
 def knows(folder: Path, revision: str, *, timeout_s: float = 30.0) -> bool:
-    """Whether the repository around a folder has that revision: ``HEAD``, or ``refs/heads/main``."""
+    """Whether the repository around a folder has a revision, such as ``HEAD`` or ``refs/heads/main``."""
     try:
         found = run(folder, "rev-parse", "--verify", "--quiet", revision, timeout_s=timeout_s)
     except (OSError, subprocess.TimeoutExpired):
@@ -80,14 +80,14 @@ def knows(folder: Path, revision: str, *, timeout_s: float = 30.0) -> bool:
 
 
 BRANCHES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
-"""Where CI systems name the branch: they check out a commit, or what a pull request would become once merged."""
+"""Variables of CI systems with the name of the branch, because they check out a commit or a merge of it."""
 
 _PULL_REQUESTS = ("CI_MERGE_REQUEST_IID", "GITHUB_REF")
 _OF_PULL_REQUEST = re.compile(r"(?:refs/pull/|refs/heads/pull-request/)?([0-9]+)(?:/merge|/head)?")
 
 
 def describe_branch(folder: Path, *, inherited: Mapping[str, str] = os.environ, timeout_s: float = 30.0) -> str:
-    """The branch that is checked out around a folder, in CI the one that the job is for; empty where there is none."""
+    """The branch that is checked out around a folder, in CI the one that the job is for, or ""."""
     if named := next(filter(None, map(inherited.get, BRANCHES)), ""):
         return named
     try:
@@ -98,19 +98,16 @@ def describe_branch(folder: Path, *, inherited: Mapping[str, str] = os.environ, 
 
 
 def pull_request(inherited: Mapping[str, str] = os.environ) -> str:
-    """The number of the pull request, or merge request, that a CI job is for; empty where it is for none.
+    """The number of the pull request, or merge request, that a CI job is for, or "".
 
-    A bot that copies pull requests for runners of one's own names their branches ``pull-request/7``.
+    A bot that copies pull requests for self-hosted runners names their branches ``pull-request/7``.
     """
     found = (_OF_PULL_REQUEST.fullmatch(inherited.get(name, "")) for name in _PULL_REQUESTS)
     return next((number[1] for number in found if number), "")
 
 
 def why_ignored(file: Path, *, timeout_s: float = 30.0) -> str:
-    """The rule by which git ignores a file that it does not track, ``.gitignore:3: *.json``.
-
-    Empty where none does, and where there is no repository, or no git.
-    """
+    """The rule by which git ignores an untracked file, ``.gitignore:3: *.json``, or ""."""
     try:
         done = run(file.parent, "check-ignore", "--verbose", "--", file.name, timeout_s=timeout_s)
     except (OSError, subprocess.TimeoutExpired):

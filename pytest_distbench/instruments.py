@@ -32,7 +32,7 @@ def record(
 ) -> None:
     """Record a number or a series as ``rank.record``; without the plugin do nothing.
 
-    Called again under the same name, in a loop of the script's, it gives the next value of a series.
+    Further calls under the same name, as in a loop of the script, give the next values of a series.
 
     Args:
         name: of the metric.
@@ -70,7 +70,7 @@ def phase(
 ) -> AbstractContextManager[None]:
     """Time a part of the script as ``rank.phase``; without the plugin do nothing.
 
-    Entered again, in a loop of the script's, it gives the next value of a series.
+    Entered again, as in a loop of the script, it gives the next value of a series.
 
     Args:
         name: of the part.
@@ -86,7 +86,6 @@ def phase(
 
 
 def _rank() -> RankContext | None:
-    """The rank that this process is; one that is none has not imported the module of scripts."""
     module = sys.modules.get("pytest_distbench.worker.script")
     found: RankContext | None = getattr(module, "CURRENT", None)
     if found is None and module is None and (plan := os.environ.get(NOTES_VARIABLE)):

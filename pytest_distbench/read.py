@@ -29,7 +29,7 @@ All take these keywords:
 ``step``
     of the same: the column or key that says how far the training is. Where it goes back, the training was restarted:
     what it has made again counts once, as last made, and a line says so. Default: the first that all rows have of
-    ``global_step``, ``_step``, ``step``, ``iteration`` and ``iter``, and ``epoch``; None: no column.
+    ``global_step``, ``_step``, ``step``, ``iteration`` and ``iter``, and ``epoch``. None: no column.
 
 An impossible reader is refused when it is made, or by ``distbench.run``. A value that is not there is an error that
 shows the nearest lines of the output, or what there is instead.
@@ -48,7 +48,7 @@ from pytest_distbench.records.metric import BoundValue, Reader, Scalar, bounds_b
 
 
 class Reading(TypedDict, total=False):
-    """What all readers take; see the module."""
+    """Keywords of all readers; see the module."""
 
     better: Better
     unit: str
@@ -64,14 +64,14 @@ class Reading(TypedDict, total=False):
 
 
 class RowReading(Reading, total=False):
-    """What readers of rows take besides."""
+    """Keywords of readers of rows."""
 
     where: Mapping[str, Scalar]
     step: str | None
 
 
 def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
-    """Each match of a regular expression in the output of a rank, stderr too, at most one per line.
+    """Read each match of a regular expression in the output of a rank, stderr too, at most one per line.
 
     Args:
         pattern: with one group, around the number, or with several, one of which is ``(?P<value>...)``.
@@ -82,7 +82,7 @@ def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
 
 
 def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) -> Reader:
-    """The value of a key in each line of a file with one JSON object a line.
+    """Read the value of a key in each line of a file with one JSON object a line.
 
     A ``null`` counts as ``nan`` where rows have a value, as an empty cell of :func:`csv` does.
 
@@ -96,7 +96,7 @@ def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) ->
 
 
 def json(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) -> Reader:
-    """A number in a file that is one JSON document, or one of each element of a list in it.
+    """Read a number in a file that is one JSON document, or one of each element of a list in it.
 
     Args:
         path: relative to the script's working directory; it may hold what ``args`` may.
@@ -109,7 +109,7 @@ def json(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) -> 
 
 
 def csv(path: str | PathLike[str], column: str, **reading: Unpack[RowReading]) -> Reader:
-    """The cells of a column of a CSV file with a header; in a file ``.tsv`` tabs separate them.
+    """Read the cells of a column of a CSV file with a header; in a file ``.tsv`` tabs separate them.
 
     An empty cell does not count if something else is logged in its row, or only every few rows have a value. Else it
     is a ``nan``, which pandas writes so.
@@ -124,7 +124,7 @@ def csv(path: str | PathLike[str], column: str, **reading: Unpack[RowReading]) -
 
 
 def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
-    """The value of each event of MLPerf's log (lines ``:::MLLOG {...}`` in the output).
+    """Read the value of each event of MLPerf's log (lines ``:::MLLOG {...}`` in the output).
 
     Args:
         key: of the event, such as ``eval_accuracy``; ``tracked_stats.throughput`` for one of its values.
@@ -137,7 +137,7 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
 
 
 def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading]) -> Reader:
-    """A scalar of TensorBoard's event files, in the order of its steps. Needs the package ``tensorboard``.
+    """Read a scalar of TensorBoard's event files, in the order of its steps. Needs the package ``tensorboard``.
 
     Each folder is a run. Runs below ``folder`` are joined if they have no step in common; if ``folder`` itself has the
     tag, they do not count.
@@ -153,11 +153,6 @@ def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading
 
 
 def _reader(kind: str, source: str | PathLike[str], reading: Reading, *, key: str = "", since: str = "") -> Reader:
-    """A reader of a row of :data:`pytest_distbench.launch.readers.READERS`.
-
-    Raises:
-        ConfigurationError: one cannot be made; the message has the call and its line.
-    """
     __tracebackhide__ = True
     options: dict[str, Any] = dict(reading)
     better = options.pop("better", "info")

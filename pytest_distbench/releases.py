@@ -1,4 +1,4 @@
-"""What is installed: the releases of torch and Python that ranks run under, and this package's version.
+"""The installed releases of torch and Python that ranks run under, and this package's version.
 
 pytest's own process, ``distbench doctor`` and the check of another Python read it, and none of them may import torch.
 The code that meets the differences between releases is ``worker/torch_internals.py``.
@@ -32,14 +32,14 @@ _HIP = re.compile(r"^hip\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 @functools.cache
 def hip_version() -> str:
-    """The version of HIP that the installed torch is built for; empty: it is built for NVIDIA, or the CPU alone."""
+    """The version of HIP that the installed torch is built for, or "" if it is built for NVIDIA or the CPU alone."""
     found = importlib.util.find_spec("torch")
     try:
         text = Path(found.origin).with_name("version.py").read_text() if found and found.origin else ""
     except OSError:
         return ""
-    told = _HIP.search(text)
-    return told[1] if told else ""
+    version = _HIP.search(text)
+    return version[1] if version else ""
 
 
 def is_installed_here(path: str) -> bool:
@@ -48,12 +48,12 @@ def is_installed_here(path: str) -> bool:
 
 
 def installed_folder(path: str) -> str:
-    """The folder of the running Python or its installed packages that a path lies in; empty: it lies in none."""
+    """The folder of the running Python or its installed packages that a path lies in, or ""."""
     return next((folder for folder in _installation() if path == folder or path.startswith(f"{folder}{os.sep}")), "")
 
 
 def move_editables(move: Callable[[str], str]) -> None:
-    """Have editable installs lead elsewhere: their import hooks know one folder, whatever ``sys.path`` says.
+    """Redirect editable installs: their import hooks have one folder, and do not obey ``sys.path``.
 
     Setuptools makes a module for each, with the folders of packages in ``MAPPING``, those of namespaces in
     ``NAMESPACES``.
@@ -89,7 +89,7 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
         (2, 15): ("3.11",),
     }
 )
-"""Release of torch -> the Pythons under which all of its row in docs/dev/versions.md passed."""
+"""Release of torch -> the releases of Python under which all tests of its row in docs/dev/versions.md passed."""
 
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
@@ -100,11 +100,11 @@ RECORDER_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 RECORDER_FILE_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"  # what sizes the flight recorder, and where NCCL's is dumped
 
 GENERATED_MODULE = "_remote_module_non_scriptable"
-"""Older releases write it to a temporary folder in every process, and import it from there: nobody's source."""
+"""A module that older releases write to a temporary folder in every process and import from there; no source."""
 
 
 def release_of(version: str) -> Release:
-    """``2.14.1+cu130`` -> (2, 14); a text without two numbers is (0, 0)."""
+    """The release of a version: ``2.14.1+cu130`` -> (2, 14); (0, 0) for a text without two numbers."""
     found = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -113,10 +113,10 @@ def check_torch(version: str, who: str = "") -> None:
     """Refuse a torch that ranks cannot run under.
 
     Args:
-        who: what needs it, to begin the message.
+        who: what needs torch; the message begins with it.
 
     Raises:
-        ConfigurationError: it is older than :data:`OLDEST_TORCH`.
+        ConfigurationError: the version is older than :data:`OLDEST_TORCH`.
     """
     if release_of(version) < OLDEST_TORCH:
         raise ConfigurationError(
@@ -125,7 +125,7 @@ def check_torch(version: str, who: str = "") -> None:
 
 
 def untested(version: str) -> str:
-    """A sentence on a torch that no results exist for; empty where there are some."""
+    """A sentence that says a version of torch was never tested, or "" if it was."""
     release = release_of(version)
     if release in TESTED:
         return ""
@@ -133,7 +133,7 @@ def untested(version: str) -> str:
 
 
 def nearest(release: Release) -> Release:
-    """The tested release that this one has most in common with; there are no gaps between the oldest and the newest."""
+    """The tested release nearest to a release; there are no gaps between the oldest and the newest."""
     return min(release, NEWEST_TORCH)
 
 

@@ -35,7 +35,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_quantity(text: str) -> tuple[float, str]:
-    """Read a number and its unit, as far as it has one: ``"200us"``, ``"10 GB/s"``, ``"2.5"``.
+    """Read a number and its unit, or "" if it has none: ``"200us"``, ``"10 GB/s"``, ``"2.5"``.
 
     Raises:
         ConfigurationError: the text is no finite number with or without a unit.
@@ -47,10 +47,10 @@ def parse_quantity(text: str) -> tuple[float, str]:
 
 
 def convert(value: float, unit: str, wanted: str) -> float:
-    """A value in another unit of the same kind: 200 ``us`` are 0.0002 ``s``. Without a unit it is in the wanted one.
+    """Convert a value to another unit of the same kind: 200 ``us`` are 0.0002 ``s``. ``unit=""`` is the wanted unit.
 
     Durations, sizes, and sizes over durations are converted; ``%`` is a hundredth where no unit is wanted. Any other
-    unit is only itself.
+    unit converts to itself alone.
 
     Raises:
         ConfigurationError: the unit is of another kind than the wanted one.
@@ -66,7 +66,7 @@ def convert(value: float, unit: str, wanted: str) -> float:
 
 
 def is_size(unit: str) -> bool:
-    """Whether it measures bytes, not a time and nothing per time: no load of the machine changes such a number."""
+    """Whether a unit measures bytes, not time or a rate: no load of the machine changes such a number."""
     return _dimension(unit)[0] == "B"
 
 
@@ -79,7 +79,7 @@ def is_rate(unit: str) -> bool:
 
 
 def why_impossible(value: float, unit: str) -> str:
-    """Why nothing of this unit can be measured with this value, in a clause; empty where it can.
+    """Why no measurement in this unit can have this value, in a clause, or "".
 
     A time is above 0 s, whatever was timed; a size is not below 0 B.
     """
@@ -92,7 +92,7 @@ def why_impossible(value: float, unit: str) -> str:
 
 
 def _dimension(unit: str) -> tuple[str, float]:
-    """What a unit measures, and one of it in base units: a GB/s is 1e9 of ``B/s``."""
+    """Return (base unit, factor): ``GB/s`` is ("B/s", 1e9)."""
     if unit in _DURATIONS:
         return "s", _DURATIONS[unit]
     if unit in _SIZES:
@@ -123,7 +123,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """How long something of a run takes, for people: ``40 s``, ``2.5 min``, ``12 min``."""
+    """Write a rounded duration: ``40 s``, ``2.5 min``, ``12 min``."""
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     minutes = seconds / 60
@@ -131,7 +131,7 @@ def about(seconds: float) -> str:
 
 
 def format_moment(iso: str) -> str:
-    """A moment of a record: ``2026-11-30 05:36:43 UTC``."""
+    """Write an ISO time of a record as ``2026-11-30 05:36:43 UTC``."""
     return f"{iso.replace('T', ' ').removesuffix('+00:00')} UTC"
 
 
@@ -151,22 +151,22 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit, ``-`` where there is none."""
+    """Write a value with its unit, or ``-`` for None."""
     return "-" if value is None else format_quantity(value, unit)
 
 
 def plural(number: int, noun: str) -> str:
-    """The noun as it stands behind a number: ``case`` and ``cases``, ``launch`` and ``launches``."""
+    """The form of a noun behind a number: ``case`` and ``cases``, ``launch`` and ``launches``."""
     return noun if number == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 case``, ``3 launches``."""
+    """Write a number of things: ``1 case``, ``3 launches``."""
     return f"{number} {plural(number, noun)}"
 
 
 def and_more(names: Sequence[str], *, shown: int = 1) -> str:
-    """The first of some names, and how many more there are."""
+    """Write the first names of a list, and how many more there are."""
     rest = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -183,17 +183,17 @@ def format_change(ratio: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A detectable slowdown: ``40 %``."""
+    """Write a minimum detectable effect as a percentage: ``40 %``."""
     return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
 
 
 def format_share(share: float) -> str:
-    """A share without a sign: ``12.5 %``, and ``3.1e-08`` of what per cent do not show."""
+    """Write a share without a sign: ``12.5 %``, or ``3.1e-08`` if a percentage would show 0."""
     return f"{share * 100:.1f} %" if share >= 5e-4 else f"{share:.1e}"
 
 
 def as_float(value: object) -> float | None:
-    """A number of whatever library as a float; None where it is none. True, False and text are none."""
+    """Convert a number of any library to a float, or None if it is no number. Booleans and text are none."""
     if _is_yes_or_no(value) or isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):
         return None
     try:
@@ -203,7 +203,7 @@ def as_float(value: object) -> float | None:
 
 
 def as_share(value: object) -> float | None:
-    """A fraction from a number, or from text such as ``0.1``, ``10%`` or ``10 %``; None where it is neither."""
+    """Convert a number, or text such as ``0.1``, ``10%`` or ``10 %``, to a fraction, or None if it is neither."""
     if not isinstance(value, str):
         return as_float(value)
     try:
@@ -213,7 +213,7 @@ def as_share(value: object) -> float | None:
 
 
 def as_int(value: object) -> int | None:
-    """A whole number of whatever library as an int; None where it is none. True, False and 2.0 are none."""
+    """Convert an integer of any library to an int, or None if it is none. Booleans and 2.0 are none."""
     if _is_yes_or_no(value) or not hasattr(value, "__index__"):
         return None
     try:
@@ -223,5 +223,4 @@ def as_int(value: object) -> int | None:
 
 
 def _is_yes_or_no(value: object) -> bool:
-    """True and False, those of numpy and torch too: they count as numbers in Python, and are a mistake for one."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")

@@ -37,8 +37,9 @@ from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.run import loop
 from pytest_distbench.run.kinds import AROUND, LAUNCH_KINDS
+from pytest_distbench.run.session import Session
+from pytest_distbench.run.sources import Pacer
 
 gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 
@@ -88,7 +89,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
 def launches_follow_at_once() -> Iterator[None]:
     """Launches of pytest runs inside this process start without a pause: they learn less about the machine's noise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "SPACING_S", 0.0)
+        patch.setattr(Session, "pacer", Pacer(0.0))
         yield
 
 

@@ -58,10 +58,13 @@ def test_every_module_of_a_tests_life_and_every_place_exists() -> None:
     assert {name for name in named if not (PACKAGE / name).exists() and not (ROOT / name).exists()} == set()
 
 
-def test_a_tests_life_passes_every_room_but_the_commands_the_test_kit_and_what_is_measured() -> None:
-    passed = {name.partition("/")[0] for name in re.findall(r"`([\w/]+\.py)`", section("The life of a test"))}
+def test_the_path_of_a_test_is_one_short_module_that_names_every_room_of_the_core_but_commands_and_test_kit() -> None:
+    path = (PACKAGE / "plugin" / "path.py").read_text()
+    core = set().union(*layers_of_the_contract()[1:]) & rooms()
 
-    assert passed == rooms() - {"commands", "testing", "forecast", "layouts", "workloads", "hosts", "tools"}
+    assert path.count("\n") <= 120
+    assert core - set(re.findall(r"(\w+)(?=[./]\w)", path)) == {"commands", "testing"}
+    assert {name for name in re.findall(r"[\w/]+\.py", path) if not (PACKAGE / name).exists()} == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

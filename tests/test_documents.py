@@ -107,7 +107,7 @@ def code_of(text: str) -> list[str]:
 
 
 def test_every_path_of_the_repository_exists() -> None:
-    """Paths of modules are given from the repository's root, or from the package's: ``run/loop.py``."""
+    """Paths of modules are given from the repository's root, or from the package's: ``run/session.py``."""
     for page in PAGES:
         text = page.read_text()
         named = set(re.findall(rf"\b(?<![\w/.])((?:{FOLDERS})/[\w./-]+\.\w+)", text))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_distbench.commands import NegativeError, Subcommand, add_commands, baseline, judge, runs
-from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
+from pytest_distbench.errors import ConfigurationError, DistbenchError, error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
@@ -89,7 +89,7 @@ def _import_modules(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 whatever a user's module does when it is imported
-            raise ConfigurationError(f"-p {name}: cannot import it: {tell(error)}") from None
+            raise ConfigurationError(f"-p {name}: cannot import it: {error_text(error)}") from None
 
 
 def _parser() -> argparse.ArgumentParser:

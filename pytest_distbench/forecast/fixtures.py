@@ -60,7 +60,7 @@ class ForecastCall:
             LaunchFailed: the body failed, or has no step.
             Misuse: an argument or the cluster cannot be used.
         """
-        self._distbench.skip_without_clocks("forecast has ranks of its own")
+        self._distbench.skip_without_timings("forecast has ranks of its own")
         given = self._distbench.arguments("forecast")
         given.keywords(options, self.__call__, Judged)
         if not isinstance(worlds, Sequence) or isinstance(worlds, str) or not 1 <= len(worlds) <= _MOST_WORLDS:
@@ -92,4 +92,4 @@ class ForecastCall:
             world_size=None if self._distbench.world_size == 1 else 1,  # the case has it in its name
             **options,
         )
-        return self._distbench.run_wanted(given, wanted)
+        return self._distbench.path.run(given, wanted)

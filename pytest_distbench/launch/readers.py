@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_distbench.errors import ConfigurationError, ReadingError, show, tell
+from pytest_distbench.errors import ConfigurationError, ReadingError, error_text, show
 from pytest_distbench.launch.reduce import of_rank
 from pytest_distbench.launch.rows import MISSING, Row, look_up, values_of, with_points
 from pytest_distbench.records import metric, wanted
@@ -547,7 +547,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
             found = READERS[reader.kind](reader, place)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, csv.Error) as error:
         source = reader.source or "the output"
-        raise ReadingError(f"{key}: cannot read {show(source)}: {tell(error)}") from None
+        raise ReadingError(f"{key}: cannot read {show(source)}: {error_text(error)}") from None
     kept = found[reader.skip :]
     if not kept:
         number = f"{len(found)} value{'s' * (len(found) != 1)} found"

@@ -57,7 +57,7 @@ class Equivalent:
             LaunchFailed: nothing is trained, or the layout does not send what it should.
             Misuse: an argument cannot be used.
         """
-        self._distbench.skip_without_clocks("equivalent compares values")
+        self._distbench.skip_without_timings("equivalent compares values")
         given = self._distbench.arguments("equivalent")
         given.keywords(options, self.__call__, ShapeKeywords)
         if not isinstance(training, str) or "::" not in training:
@@ -72,7 +72,7 @@ class Equivalent:
             if options.setdefault("world_size", 1) != 1:
                 given.refuse("simulated_ranks= are one process: leave world_size= out")
         wanted = Called(body=training, called_by=_COMPARE, params=params, argument="training", **options)
-        return self._distbench.run_wanted(given, wanted)
+        return self._distbench.path.run(given, wanted)
 
     def model(self, model: str, layout: str, *, steps: int = 4, seed: int = 0) -> Run:
         """Compare a model without a TrainSpec with one rank, as :meth:`__call__` does, with random weights and data.
@@ -85,7 +85,7 @@ class Equivalent:
             steps: as above.
             seed: of the weights.
         """
-        self._distbench.skip_without_clocks("equivalent compares values")
+        self._distbench.skip_without_timings("equivalent compares values")
         given = self._distbench.arguments("equivalent.model")
         is_of_library = "::" not in model
         if is_of_library and (why := why_no_library(model.partition(":")[0])):
@@ -94,4 +94,4 @@ class Equivalent:
         params |= {"model": model if is_of_library else model.rpartition("::")[2], "precision": PRECISIONS[0]}
         body, called_by = (f"{_MODELS}::compare_model", "") if is_of_library else (model, _COMPARE_MADE)
         wanted = Called(body=body, called_by=called_by, params=params, argument="model", seeds=(seed,))
-        return self._distbench.run_wanted(given, wanted)
+        return self._distbench.path.run(given, wanted)

@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks only. Loaded in every pytest run of its environment, so it imports little at the top."""
+"""The hooks of the pytest plugin. Every pytest run of the environment loads this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
-    """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs.
+    """Add --world-size and --gpu after the conftests, which may define options of these names themselves.
 
-    Before any conftest is imported, and output is captured, the base takes over where it judges.
+    With --distbench-judge=base the process of the base replaces this one before a conftest is imported.
     """
     from pytest_distbench.plugin.settings import add_short_options
 
@@ -58,7 +58,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare markers and fixtures, begin to collect results, and check the options if any of ours was given."""
+    """Declare markers and fixtures, register the collection of results, and check the options if one was given."""
     from pytest_distbench.plugin.settings import MARKERS
 
     for name, declaration in MARKERS.items():
@@ -76,13 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """With pytest-xdist look at the GPUs before there are workers."""
+    """Check the GPUs before pytest-xdist starts its workers."""
     check_device_for_workers(session.config)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
-    """Turn the world sizes of a distbench test into ids, behind its own: test[float32-ws2], test[float32-ws4]."""
+    """Parametrize a distbench test by its world sizes, behind its own ids: test[float32-ws2], test[float32-ws4]."""
     state = metafunc.config.stash[STATE]
     state.names_variables = is_ours(metafunc)
     yield
@@ -95,13 +95,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     try:
         sizes = markers.sizes(definition, settings_for(definition), metafunc.cls)
     except markers.UnfitClass:
-        return  # the fixture world_size tells it, as these tests are set up
+        return  # the fixture world_size reports it, as these tests are set up
     except ConfigurationError as error:
         state.usage_errors.append(f"{_where(definition)}: {error}")
         return
-    except pytest.UsageError as error:  # of the ini file, which is read here; each module would tell it at length
+    except pytest.UsageError as error:  # of the ini file, which is read here; each module would report it at length
         if hasattr(metafunc.config, "workerinput"):
-            raise  # pytest-xdist tells nobody of the usage errors of its workers
+            raise  # pytest-xdist does not show the usage errors of its workers
         state.usage_errors.append(str(error))
         return
     own = any("world_size" in str(m.args[:1]) for m in definition.iter_markers("parametrize"))
@@ -117,7 +117,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Know all tests of a module, also those that were not asked for: what is stored of them is not left over."""
+    """Note all tests of a module, also those that were not asked for: their baselines are not unused."""
     made = yield
     for item in made if isinstance(made, list) else ():
         _note_collected(item)
@@ -131,7 +131,7 @@ def _note_collected(item: pytest.Item) -> None:
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
+    """Write environment variables that a distbench test is parametrized by into its id: ``NCCL_ALGO=Ring``."""
     if argname != "env" or not config.stash[STATE].names_variables:
         return None
     from pytest_distbench.plugin.names import id_of_variables
@@ -140,7 +140,7 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a test its ranks that could not be parametrized: a method of a unittest.TestCase."""
+    """Choose the world size of a test that cannot be parametrized: a method of a unittest.TestCase."""
     if not is_ours(item) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
@@ -162,7 +162,7 @@ def _where(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Stop before anything is measured if a test cannot be run as its markers say."""
+    """Stop the run before it measures if the markers of a test are wrong; deselect slow tests."""
     state = config.stash[STATE]
     measuring = [item for item in items if is_ours(item)]
     if measuring and state.taken_options and config.getini("distbench_short_options"):
@@ -188,7 +188,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count what will be compared, let the launcher load torch, and make sure that ranks can compute on a GPU."""
+    """Count the comparisons, let the launcher load torch, and check that ranks can compute on a GPU."""
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.settings import judged_by
 
@@ -220,7 +220,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
+    """Report what will be measured on which hardware, and the expected duration; under -q that of an update alone."""
     if not any(is_ours(item) for item in [*items, *config.stash[STATE].slow]):
         return []
     from pytest_distbench.errors import DistbenchError
@@ -253,7 +253,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
-        return ""  # nobody knows: a case whose slowdown is lost early costs little
+        return ""  # unknown: a case whose slowdown is not suspicious costs little
     try:
         tests, slow = ([_expected_s(item) for item in found] for found in (filter(_is_measured, items), state.slow))
     except DistbenchError:
@@ -268,24 +268,24 @@ def _expected_s(item: pytest.Item) -> float | None:
 
     settings, (test, case_id), under = settings_for(item), test_and_id(item), backend_of(item)
     found = session_for(item).store.of_test(test, test_ids=[case_id]).values()
-    entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == (under, settings.launcher)]
+    baselines = [b for b in found if (b.conditions.backend, b.conditions.launcher) == (under, settings.launcher)]
     launches: int | None = 2 * settings.pairs[0] if settings.is_paired else settings.first_launches
-    if settings.update is not None and not only_judges(settings.update, next(iter(entries), None)):
+    if settings.update is not None and not only_judges(settings.update, next(iter(baselines), None)):
         launches = settings.update_launches
-    return expected_s(entries, launches)
+    return expected_s(baselines, launches)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Make the launches of a test that it asked for and did not look at; their failure is the test's.
+    """Make the launches that a test asked for and did not use, and fail the test if one of them fails.
 
-    So is a failure that the test has caught, whether it then passes or skips.
+    Also fail a test that has caught a failure, whether it then passed or skipped.
     """
     try:
         yield
     except pytest.skip.Exception:
         if (skipped := item.stash.get(MADE, None)) is not None:
-            skipped.tell_caught()
+            skipped.raise_caught()
         raise
     finally:
         made = item.stash.get(MADE, None)
@@ -297,9 +297,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    """Let a launch end shortly before pytest-timeout strikes: what its ranks were at is told then, and the run goes on.
+    """End a launch shortly before pytest-timeout ends the test, to report what its ranks were doing and go on.
 
-    Under --distbench-attach time-outs are off, so that this one is not set.
+    Under --distbench-attach no timer is set.
     """
     if not item.config.stash[STATE].sessions or not is_ours(item):
         return None
@@ -312,7 +312,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
-    """The test that is run next has a time of its own."""
+    """Forget the time limit of the test that ended."""
     for session in item.config.stash[STATE].sessions.values():
         session.launching.test_ends_at = None
 
@@ -321,7 +321,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the measured cases to the test's report; JSON text, because pytest-xdist sends reports over a wire."""
+    """Attach the measured cases to the test's report, as JSON text, because pytest-xdist serializes reports."""
     report = yield
     item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
     if report.skipped and call.excinfo is not None:
@@ -333,7 +333,7 @@ def pytest_runtest_makereport(
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.records.record import replace
 
-        told, sessions = list(cases.values()), item.config.stash[STATE].sessions.values()
+        made, sessions = list(cases.values()), item.config.stash[STATE].sessions.values()
         if report.passed:
             try:
                 for session in sessions:
@@ -341,20 +341,20 @@ def pytest_runtest_makereport(
             except StoredFileError as error:
                 report.outcome = "failed"
                 report.longrepr = f"the baseline was not written: {error}"
-                told = [replace(case, outcome="failed", headline=report.longrepr) for case in told]
+                made = [replace(case, outcome="failed", headline=report.longrepr) for case in made]
         if not report.passed:
             for session in sessions:
                 session.pending.clear()
-            told = [case if case.update == "refused" else replace(case, update="") for case in told]
-        told = [replace(case, test_outcome=report.outcome) for case in told]
-        carry.attach_cases(report, told)
-        carry.attach_numbers(item, report, told)
+            made = [case if case.update == "refused" else replace(case, update="") for case in made]
+        made = [replace(case, test_outcome=report.outcome) for case in made]
+        carry.attach_cases(report, made)
+        carry.attach_numbers(item, report, made)
         cases.clear()
     return report
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """The letter of a test of ours that passed, or of one that is run again at the end."""
+    """Return the letter of a distbench test that passed, or that is run again at the end."""
     if carry.is_suspicious(report):
         return "", "?", "SUSPICIOUS"
     if report.when != "call" or not report.passed or not carry.texts_of(report):
@@ -364,9 +364,9 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
-    """End the launcher; nothing of ours outlives the run, whatever the hooks of others raise.
+    """Close the launchers, even if hooks of other plugins raise.
 
-    That of pytest-xdist does in a worker whose controller was killed.
+    The hook of pytest-xdist does in a worker whose controller was killed.
     """
     state = session.config.stash[STATE]
     try:

@@ -1,6 +1,6 @@
-"""Arguments of the fixtures: the keywords that several calls take, and the check where they are given.
+"""Arguments of the fixtures: the keywords that several calls take, and their check.
 
-A refusal says what was wanted, what was found, and the line of the test.
+An error says what was wanted, what was found, and the line of the test.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pytest_distbench.units import as_float, as_int
 
 
 class WorkKeywords(TypedDict, total=False):
-    """What a launch runs.
+    """Keywords that say what a launch runs.
 
     Attributes:
         module: name of a module to run instead of a body, as ``torchrun -m``.
@@ -73,7 +73,7 @@ class WorkKeywords(TypedDict, total=False):
 
 
 class Judged(TypedDict, total=False):
-    """How often a case is launched, and how it is judged.
+    """Keywords that say how often a case is launched, and how it is judged.
 
     Attributes:
         timeout: seconds that one launch may take.
@@ -89,7 +89,7 @@ class Judged(TypedDict, total=False):
 
 
 class ShapeKeywords(Judged, total=False):
-    """Of calls that say themselves what their ranks do.
+    """Keywords of calls that have work of their own for their ranks.
 
     Attributes:
         world_size: ranks of this launch, at most those of the run; part of the case's name.
@@ -101,10 +101,10 @@ class ShapeKeywords(Judged, total=False):
 
 
 class RunKeywords(WorkKeywords, ShapeKeywords, total=False):
-    """Of launches of ranks.
+    """Keywords of launches of ranks.
 
     Attributes:
-        makes_group: False: a script need not make a process group, and a function gets none.
+        makes_group: whether a script has to make a process group, and a function gets one.
         seeds: the body runs once per seed, in the same group, with ``rank.seed`` set.
         oversubscribed: ``world_size`` may be more than the ranks of the run, on a CPU; beyond the cores timings are
             shown and not judged.
@@ -119,11 +119,11 @@ class RunKeywords(WorkKeywords, ShapeKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """What a call was given of all these, and what was found for it: the work, where it runs, and its identity.
+    """The keywords of a call, with the work that they resolve to, where it runs, and its identity.
 
-    ``argument`` is how the call names the body. ``called_by`` is of what is no function, see
-    :class:`~pytest_distbench.records.plan.BodyReference`. The identity tells the workload from others: parameters,
-    arguments and variables, without secrets and places of this machine.
+    ``argument`` is the name of the body in the call. ``called_by`` is set if the body is no function, see
+    :class:`~pytest_distbench.records.plan.BodyReference`. The identity distinguishes the workload from others:
+    parameters, arguments and variables, without secrets and without paths of this machine.
     """
 
     body: object = None
@@ -168,19 +168,19 @@ class Arguments:
         self.file = file
 
     def __enter__(self) -> None:
-        """What is checked inside, and raises ConfigurationError, is refused."""
+        """Fail the test by a ConfigurationError that is raised inside."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, ConfigurationError):
             self.refuse(str(error))
 
     def refuse(self, problem: str) -> NoReturn:
-        """Fail the test: with the call, the problem, and the line of the test that made the call."""
+        """Fail the test with the call, the problem, and the line of the test that made the call."""
         line = self.line
         raise Misuse(f"{self._call}: {problem}{f' ({line})' if line else ''}") from None
 
     def take(self, wanted: Wanted[T], name: str, value: object) -> T:
-        """The value of an argument as it is used; the test fails where it is not what is wanted."""
+        """Convert the value of an argument, or fail the test if it is not what is wanted."""
         with self:
             return wanted(name, value)
 
@@ -188,7 +188,7 @@ class Arguments:
         return self.take(whole(least, most), name, value)
 
     def ranks(self, wanted: object, usual: int) -> int:
-        """``world_size=`` of a call, or as many ranks as the test has."""
+        """Check ``world_size=`` of a call; the default is that of the test."""
         return usual if wanted is None else self.whole("world_size", wanted, least=1)
 
     def number(
@@ -197,7 +197,7 @@ class Arguments:
         return self.take(number(least=least, above=above, most=most), name, value)
 
     def numbers(self, name: str, value: object) -> list[float]:
-        """One number that a rank could record, or several: a list, a tuple, an array of one dimension."""
+        """Check one number that a rank could record, or several: a list, a tuple, an array of shape (n,)."""
         listed = several(value, most=MOST_LAUNCHES)
         if listed is None:
             if as_float(value) is None:
@@ -208,7 +208,7 @@ class Arguments:
         return [self.number(name, number, least=-LARGEST_NUMBER, most=LARGEST_NUMBER) for number in listed]
 
     def tolerance(self, value: object) -> float | dict[str, float]:
-        """A fraction, or one per metric name."""
+        """Check a tolerance: a fraction, or one per metric name."""
         if isinstance(value, Mapping):  # of many, the error names the one that is wrong
             for name, inner in value.items():
                 self.fraction(f"tolerance[{name!r}]", inner)
@@ -218,11 +218,11 @@ class Arguments:
         return self.take(FRACTION, name, value)
 
     def text(self, name: str, value: object, *, may_be_empty: bool = False, without: str = "") -> str:
-        """Printable text of moderate length."""
+        """Check a printable text of at most :data:`LONGEST_NAME` characters."""
         return self.take(text(longest=LONGEST_NAME, without=without, may_be_empty=may_be_empty), name, value)
 
     def metric_name(self, name: str, value: object) -> str:
-        """The name of a metric: not one under which the plugin itself records something."""
+        """Check the name of a metric: none of those that the plugin itself records."""
         found = self.text(name, value, without="[]")
         if is_own_name(found):
             self.refuse(f"{name}={found!r}: the plugin itself records a metric of that name; choose another name")
@@ -232,7 +232,7 @@ class Arguments:
         return self.whole(name, value, least=SEEDS.start, most=SEEDS.stop - 1)
 
     def seeds(self, value: object) -> tuple[int, ...]:
-        """At least one seed, each once."""
+        """Check a list of seeds: at least one, each once."""
         listed = several(value, most=MOST_LAUNCHES)
         if listed is None:
             self.refuse(f"seeds={show(value)}; wanted a list of whole numbers, each once, such as range(5)")
@@ -242,7 +242,7 @@ class Arguments:
         return tuple(seeds)
 
     def command_line(self, value: object) -> list[str]:
-        """Arguments of a script: texts, numbers and paths."""
+        """Check the arguments of a script: texts, numbers and paths."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             self.refuse(f"args={show(value)}; wanted a list, one text for each argument: ['--steps', '50']")
         for argument in value:
@@ -252,7 +252,7 @@ class Arguments:
         return [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in value]
 
     def variables(self, value: object) -> dict[str, str]:
-        """``env=``: environment variables, texts, numbers and paths."""
+        """Check ``env=``: environment variables, whose values are texts, numbers or paths."""
         found = self.mapping("env", {} if value is None else value)
         for name, inner in found.items():
             if name in (SESSION_VARIABLE, NOTES_VARIABLE):
@@ -263,14 +263,13 @@ class Arguments:
         return {name: os.fspath(v) if isinstance(v, os.PathLike) else str(v) for name, v in found.items()}
 
     def _placeholders(self, name: str, text: str) -> None:
-        """One that is written in another way would go to the script as it is."""
         for found in re.findall(r"\{[\w-]+\}", text):
             meant = _PLACEHOLDERS.get(re.sub(r"\W|_", "", found).lower(), found)
             if meant != found:
                 self.refuse(f"{name}: {show(text)} has {found}, which is no placeholder; wanted {meant}")
 
     def readers(self, value: object) -> dict[str, Reader]:
-        """``read=``: what is read of a script's output and files, by the metric's name."""
+        """Check ``read=``: readers by the name of their metric."""
         wanted = "wanted a dict from metric names to readers of pytest_distbench.read, such as stdout(r'loss (.*)')"
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             self.refuse(f"read={show(value)}; {wanted}")
@@ -286,7 +285,7 @@ class Arguments:
         return self.take(NAMED, name, value)
 
     def point(self, value: object) -> dict[str, Scalar]:
-        """``at=``: names and plain values."""
+        """Check ``at=``: scalars by name."""
         point: dict[str, Scalar] = {}
         for key, inner in self.mapping("at", value).items():
             self.text("a name in at", key, without="[]=,")
@@ -300,14 +299,14 @@ class Arguments:
         return point
 
     def bounds(self, at_least: object, at_most: object, *, unit: str) -> list[Bound]:
-        """``at_least=`` and ``at_most=``: numbers in the unit, or texts with a unit of the same kind."""
+        """Check ``at_least=`` and ``at_most=``: numbers in the unit, or texts with a unit of the same kind."""
         try:
             return bounds_between(at_least, at_most, unit=unit, where=f"judge at {self.line}")
         except ConfigurationError as error:
             self.refuse(str(error))
 
     def derived_kind(self, value: object) -> str:
-        """``better=`` of a number that a test derives."""
+        """Check ``better=`` of a number that a test derives."""
         allowed = [name for name, kind in METRIC_KINDS.items() if not kind.is_of_training]
         if not isinstance(value, str) or value not in allowed:
             self.refuse(
@@ -325,18 +324,18 @@ class Arguments:
     def keywords(
         self, given: Mapping[str, object], call: Callable[..., object], others: type, *, but: Sequence[str] = ()
     ) -> None:
-        """Refuse keywords that are neither those of the call's own signature, nor of the others, but for some."""
+        """Refuse keywords that neither the signature of the call nor ``others`` without ``but`` has."""
         own = [name for name, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
         self.known(given, [*own, *(name for name in others.__annotations__ if name not in but)])
 
     def known(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
-        """Refuse names that are not allowed."""
+        """Refuse keywords that are not allowed."""
         if unknown := sorted(set(given) - set(allowed)):
             self.refuse(f"unknown keyword {', '.join(unknown)}; known are {', '.join(allowed)}")
 
     @property
     def line(self) -> str:
-        """The line of the test that made the call: ``test_a.py:12``; of another file where a helper made it."""
+        """The line that made the call: ``test_a.py:12``, or that of a helper in another file."""
         frame = sys._getframe(1)
         outside = ""
         while frame is not None:
@@ -350,15 +349,14 @@ class Arguments:
 
 
 def several(value: object, *, most: int) -> list[object] | None:
-    """What a list, a tuple, a range or an array holds, at most one more than there may be; None: it is none of them."""
+    """Return the first ``most`` + 1 elements of a list, a tuple, a range or an array, or None for any other value."""
     if not isinstance(value, Collection) or isinstance(value, str | bytes | bytearray | Mapping | Set):
         return None
     try:
         return list(itertools.islice(value, most + 1))
-    except Exception:  # noqa: BLE001 an array without dimension; whatever an object of the user's raises
+    except Exception:  # noqa: BLE001 an array without dimension, or any error of an object
         return None
 
 
 def _can_be_text(value: object) -> bool:
-    """Whether a command line and an environment can have it as text."""
     return isinstance(value, str | float | os.PathLike) or as_int(value) is not None

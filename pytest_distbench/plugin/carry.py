@@ -1,7 +1,6 @@
-"""What the report of a test carries of ours: its cases, from the process that ran it to the one that tells about it.
+"""The cases of a test in its pytest reports, from the process that ran it to the one that prints the summary.
 
-pytest-xdist sends reports over a wire, so that everything here is JSON text; and where nothing was measured, nothing of
-the records is imported.
+pytest-xdist serializes reports, so the cases are JSON text. A run that measures nothing does not import the records.
 """
 
 from __future__ import annotations
@@ -23,18 +22,23 @@ ATTEMPT_ATTRIBUTE = "distbench_attempt"
 SUSPICIOUS_ATTRIBUTE = "distbench_suspicious"
 
 CASES: pytest.StashKey[dict[str, CaseResult]] = pytest.StashKey()
-"""What a test has measured, until its report carries it."""
+"""The cases of a test by key, until its report carries them."""
 RERUN: pytest.StashKey[Rerun] = pytest.StashKey()  # how a test is run again whose stored comparisons are suspicious
 WHY_NO_RERUN = pytest.StashKey[str]()  # why it cannot be run again
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN_OUTCOME = "rerun"
-"""The outcome that pytest-rerunfailures gives to the last report of an attempt after which it runs the test again."""
+"""Outcome that pytest-rerunfailures gives to the last report of an attempt if it runs the test again."""
 _LONGEST_LINE = 300
 
 
+def keep_case(item: pytest.Item, case: CaseResult) -> None:
+    """Have the reports of a test carry a case; one that comes again takes the place of the earlier one."""
+    item.stash.setdefault(CASES, {})[case.case.key] = case
+
+
 def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
-    """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
+    """Mark a report as that of a distbench test and of an attempt, whose name is unique."""
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
     setattr(report, ATTEMPT_ATTRIBUTE, attempt)
 
@@ -42,7 +46,7 @@ def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str
 def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:
     if not isinstance(report.longrepr, tuple) or not report.longrepr[0].startswith(_PACKAGE):
         return
-    own = [entry.lineno for entry in raised.traceback if entry.path == item.path]
+    own = [frame.lineno for frame in raised.traceback if frame.path == item.path]
     line = own[-1] if own else item.reportinfo()[1] or 0
     report.longrepr = str(item.path), line + 1, report.longrepr[2]
 
@@ -54,9 +58,9 @@ def attach_cases(report: pytest.TestReport, cases: Sequence[CaseResult]) -> None
 
 
 def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence[CaseResult]) -> None:
-    """Put the numbers of a test where reports of other tools look for them.
+    """Add the numbers of a test to its user properties, for JUnit and JSON files.
 
-    JUnit and JSON files are written from the report of the teardown, which gets what the item has then.
+    These are written from the report of the teardown, which has the user properties of the item.
     """
     from pytest_distbench.report.verdicts import number_properties
 
@@ -72,7 +76,7 @@ def forget_numbers(item: pytest.Item) -> None:
 
 
 def suspicious(report: pytest.TestReport) -> pytest.TestReport:
-    """What is shown of a test that is run again at the end: that it was run, and no outcome."""
+    """Copy the report of a test that is run again at the end, without its failure and cases."""
     shown = copy.copy(report)
     shown.outcome = _RERUN_OUTCOME  # type: ignore[assignment] # as other plugins call it, so that files of results leave it out
     shown.longrepr, shown.sections = None, []
@@ -108,7 +112,7 @@ _Node = tuple[str, str]  # node id and name of a test
 
 
 class Attempts:
-    """What the tests of a run have carried: of one that a plugin runs again the last attempt counts."""
+    """The cases that reports of a run carried; if a plugin runs a test again, those of the last attempt."""
 
     def __init__(self) -> None:
         self._texts: dict[_Node, list[str]] = {}  # as the reports hold them: one copy, however long the run
@@ -120,14 +124,14 @@ class Attempts:
         return bool(self._texts)
 
     def take(self, report: pytest.TestReport) -> None:
-        """Keep what a report carries; what another attempt at its test carried is forgotten.
+        """Keep the cases of a report in place of those of an earlier attempt at its test.
 
-        Reports of subtests come before that of the setup where a plugin holds the others back.
+        Reports of subtests may come before that of the setup, if a plugin holds the others back.
         """
         attempt, named = getattr(report, ATTEMPT_ATTRIBUTE, ""), test_of(report)
         if not attempt or named is None:
             return
-        node = report.nodeid, named[0]  # outside the root directory two tests may have one node id
+        node = report.nodeid, named[0]  # outside of the root directory two tests may have one node id
         if attempt != self._current.get(node):
             self._current[node] = attempt
             self._texts.pop(node, None)
@@ -139,7 +143,7 @@ class Attempts:
         elif str(report.outcome) == _RERUN_OUTCOME and not is_suspicious(report):
             from pytest_distbench.machine.secrets import mask_text
 
-            # Of our own failures the first line tells the whole story.
+            # the first line of a distbench failure says why
             crash = getattr(report.longrepr, "reprcrash", None)
             text = crash.message if crash is not None else report.longreprtext
             line = mask_text(next((line.strip() for line in text.splitlines() if line.strip()), "failed"))
@@ -159,8 +163,8 @@ class Attempts:
 
 
 def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:
-    """How pytest shows a test that passed: A where an advisory verdict would have failed it, U where a baseline was
-    written, N where there was none to compare with.
+    """The status of a test that passed: A if an advisory verdict would have failed it, U if a baseline was written, N
+    if there was no baseline, or None.
     """
     if any(case.outcome == "advisory" for case in cases):
         return "advisory", "A", "ADVISORY"

@@ -1,6 +1,6 @@
-"""Collects the cases out of the test reports and tells them at the end: summary, run record, GitHub.
+"""Collect the cases from the test reports and write them at the end: summary, run record, GitHub.
 
-Reads reports, not the session, so that it works in a pytest-xdist controller, which measures nothing itself.
+Cases come from reports, not from the session, because a pytest-xdist controller measures nothing itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
 
 _COLLECTED = "distbench_collected"
-"""What a pytest-xdist worker tells its controller: how many collected tests it will not run, the slow ones, all that
-were made, and the files that could be collected."""
+"""Key under which a pytest-xdist worker sends its controller the number of deselected tests, the slow tests, all
+collected tests, and the files that could be collected."""
 
 
 class ResultsPlugin:
-    """Registered as a pytest plugin of its own, because its hooks need the run's state."""
+    """Hooks that need the state of the run, as a pytest plugin of its own."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._state = config.stash[STATE]
@@ -59,7 +59,7 @@ class ResultsPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """From here on pytest counts its seconds, and all times of a run are of one clock."""
+        """Start the time of the run, when pytest starts its own."""
         self._started, self._began = time.time(), time.perf_counter()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -67,7 +67,7 @@ class ResultsPlugin:
         before = len(items)
         yield
         self._slow = {item.nodeid: test_and_id(item) for item in self._state.slow}
-        # whoever took them out, whether he said so or not
+        # by any plugin, reported or not
         self._deselected = before - len(items) - len(self._state.slow)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -137,7 +137,6 @@ class ResultsPlugin:
 
     @property
     def _of_the_judge(self) -> list[Finding]:
-        """What of a change was not used, where its base judged it."""
         from pytest_distbench.judging.remarks import of_the_judge
 
         variant = self._state.against
@@ -261,11 +260,9 @@ class ResultsPlugin:
             yield sentence(self._results, missing=len(self._missing) * fails, where="   ".join(written))
 
     def _settings(self) -> Settings | None:
-        """The run's settings; None if nothing of ours is in use."""
         return settings_of(self._config) if self._attempts or self._state.settings is not None else None
 
     def _find_missing(self, settings: Settings, session: pytest.Session) -> None:
-        """Know the entries whose test is gone; they fail a run that compares with what is stored."""
         from pytest_distbench.store.baselines import Baselines
         from pytest_distbench.store.entries import missing_baselines
 
@@ -273,7 +270,7 @@ class ResultsPlugin:
             return
         given = [Path(self._config.invocation_params.dir, str(argument)).resolve() for argument in self._config.args]
 
-        # of another root directory that shares the store tests have other names: they may well be there
+        # tests of another root directory with the same baseline directory have other names: they may exist
         is_own_store = settings.baselines.resolve().is_relative_to(self._config.rootpath.resolve())
 
         def is_whole(path: Path) -> bool:
@@ -294,7 +291,7 @@ class ResultsPlugin:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
-        """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
+        """Find the baselines that no test used, if the whole suite ran, and delete them under --distbench-prune."""
         from pytest_distbench.errors import StoredFileError
         from pytest_distbench.plugin.names import why_partial
         from pytest_distbench.store.baselines import Baselines

@@ -1,7 +1,7 @@
-"""Tests with suspicious cases are run again at the end, interleaved with the revisions that recorded their baselines.
+"""Run tests with suspicious cases again at the end, interleaved with their baseline commits.
 
-Their reports are held back until then. So the most suspicious come first while the budget lasts, at some distance from
-the moment that made them suspicious, and with fixtures of their own.
+Their reports are held back until then. So the most suspicious cases come first while the budget lasts, some time after
+the noise that may have made them suspicious, and with new fixtures.
 """
 
 from __future__ import annotations
@@ -30,25 +30,23 @@ class Held:
         self.item = item
         self.reports = reports
         self.made = made
-        self.suspects = dict(made.suspects)
+        self.suspects = dict(made.path.suspects)
         self.suspicion = max(suspect.result.suspicion for suspect in self.suspects.values())
         self.is_suspicious = any(suspect.is_suspicious for suspect in self.suspects.values())
 
     def seconds(self, keys: Collection[str] | None = None) -> float:
-        """About how long the first look at these takes, or at all of them: what is begun has to fit."""
+        """The expected duration of the first look at these cases, by default at all of them."""
         return sum(self.suspects[key].takes_s for key in (self.suspects if keys is None else keys))
 
     def that_fit(self, left_s: float) -> Collection[str]:
-        """Keys of the cases to confirm in so many seconds: all, those that look slower, or the loudest one.
+        """Keys of the cases that can be confirmed in ``left_s``: all, the suspicious ones, or the most suspicious one.
 
-        The loudest comes with those that its number is made of.
+        The most suspicious one comes with the cases that its number is derived from.
         """
         suspicious = [key for key, suspect in self.suspects.items() if suspect.is_suspicious]
         key = max(self.suspects, key=lambda key: self.suspects[key].result.suspicion)
-        loudest = [key, *(source for source in self.suspects[key].made_of if source in self.suspects)]
-        return next(
-            (keys for keys in (self.suspects, suspicious, loudest) if keys and self.seconds(keys) <= left_s), ()
-        )
+        first = [key, *(source for source in self.suspects[key].made_of if source in self.suspects)]
+        return next((keys for keys in (self.suspects, suspicious, first) if keys and self.seconds(keys) <= left_s), ())
 
     def log(self, *, why: str) -> None:
         from pytest_distbench.records.record import replace
@@ -61,6 +59,15 @@ class Held:
             self.item.ihook.pytest_runtest_logreport(report=report)
 
 
+def _failed_by_suspect(made: Distbench) -> bool:
+    return any(
+        result.outcome == "failed"
+        and result.decision in ("failed", "unaccepted")
+        and result.case.key in made.path.suspects
+        for result in made.path.ended[-1:]
+    )
+
+
 class ConfirmPlugin:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -70,7 +77,7 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of ours; its reports are held back if it is suspicious."""
+        """Run a distbench test, and hold its reports back if it is suspicious."""
         if not is_ours(item):
             return None
         if self._config.getoption("reruns", None) or item.get_closest_marker("flaky") is not None:
@@ -82,7 +89,7 @@ class ConfirmPlugin:
         made = item.stash.get(MADE, None)
         ended = [report.when for report in reports] == ["setup", "call", "teardown"] and reports[2].passed
         # it ran to its end, or to a regression that timings alone speak for
-        if made is not None and made.suspects and ended and (reports[1].passed or made.failed_as_suspect):
+        if made is not None and made.path.suspects and ended and (reports[1].passed or _failed_by_suspect(made)):
             self._held.append(Held(item, reports[1:], made))
             shown = [] if carry.RERUN in item.stash else [reports[0], carry.suspicious(reports[1])]
         for report in shown:
@@ -92,7 +99,7 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Confirm when all tests have run, or as many as may fail; else suspicious cases are reported as they are."""
+        """Confirm after the last test, or the last failure that --maxfail allows; else report the cases as they are."""
         try:
             result = yield
         except BaseException as stopped:
@@ -112,7 +119,7 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Have ``--last-failed`` run again what was left unconfirmed."""
+        """Add tests that were left unconfirmed to those that ``--last-failed`` runs."""
         cache = getattr(self._config, "cache", None)
         if self._left and cache is not None and not hasattr(self._config, "workerinput"):
             failed = cache.get("cache/lastfailed", {})
@@ -142,24 +149,21 @@ class ConfirmPlugin:
             self._log_all("the run was stopped")
 
     def _rerun(self, test: Held, keys: Collection[str], budget: Allowance) -> Rerun:
-        """How a test is run again to confirm the cases of these keys.
-
-        Of its other cases those that look slower are decided by stored numbers, and the noisy ones stay inconclusive.
-        """
+        """How a test is run again to confirm these cases; stored numbers decide its other suspicious cases."""
         from pytest_distbench.run.confirm import Rerun
 
         suspects = {key: suspect for key, suspect in test.suspects.items() if key in keys or suspect.is_suspicious}
-        beside: dict[str, Variant] = {}
+        variants: dict[str, Variant] = {}
         for key in keys:
-            beside |= dict.fromkeys([key, *suspects[key].made_of], suspects[key].variant)
-        runs = {run.request.case.key: run for run in test.made.runs}
+            variants |= dict.fromkeys([key, *suspects[key].made_of], suspects[key].variant)
+        runs = {run.request.case.key: run for run in test.made.path.runs}
         left = f"the budget of {budget.seconds:g} s has {max(0.0, budget.left_s):.0f} s left"
         why_not = f"it would take about {test.seconds():.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
         return Rerun(
             sources={key: run.source for key, run in runs.items() if run.request.launched is not None},
             results={key: run.judged for key, run in runs.items() if run.judged is not None},
             suspects=suspects,
-            beside=beside,
+            variants=variants,
             cases=sum(len(other.suspects) for other in [test, *self._held]),
             budget=budget,
             others_s=sum(other.seconds() for other in self._held if other.is_suspicious),
@@ -177,19 +181,19 @@ class ConfirmPlugin:
             reporter.showfspath = reporter._show_progress_info = False  # each test has had its file and its share
         if not begun:
             cases, least_s = sum(len(test.suspects) for test in held), min(test.seconds() for test in held)
-            is_loud = any(test.is_suspicious for test in held)
-            which = "suspicious" if is_loud else "noisy"
-            then = "; more launches are compared with stored numbers" if is_loud else ""
+            has_suspicious = any(test.is_suspicious for test in held)
+            which = "suspicious" if has_suspicious else "noisy"
+            then = "; more launches are compared with stored numbers" if has_suspicious else ""
             reporter.write_line(
                 f"distbench: no A/B for {cases} {which} {plural(cases, 'case')}: it would take about {least_s:.0f} s, "
                 f"and --distbench-confirm allows {budget_s:g} s{then}"
             )
             return
         suspects = [suspect for test in begun for suspect in test.suspects.values()]
-        loud = sum(suspect.is_suspicious for suspect in suspects)
-        quiet = len(suspects) - loud
+        suspicious = sum(suspect.is_suspicious for suspect in suspects)
+        noisy = len(suspects) - suspicious
         seconds = min(sum(suspect.likely_s for suspect in suspects), budget_s)
-        what = " and ".join(f"{n} {how}" for n, how in ((loud, "suspicious"), (quiet, "noisy")) if n)
+        what = " and ".join(f"{n} {how}" for n, how in ((suspicious, "suspicious"), (noisy, "noisy")) if n)
         reporter.write_line(
             f"distbench: confirming {what} {plural(len(suspects), 'case')} by A/B against the baseline "
             f"commit (budget {budget_s:g} s), about {seconds:.0f} s"

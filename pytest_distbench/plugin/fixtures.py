@@ -1,6 +1,6 @@
-"""What the plugin keeps of a pytest run between its hooks, and the fixtures that tests get of it.
+"""The state of the plugin in a pytest run, and the fixtures of the core.
 
-What they hand out is imported when one asks for it.
+Their modules are imported when a test uses them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
+    from pytest_distbench.run.session import Session
 
 
 class State:
-    """What the plugin keeps between hooks.
+    """The state of the plugin between hooks.
 
-    A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
-    their own, by True: another class of hardware, so another store. Of the tests that were collected there are all ids;
-    those marked ``full`` are slow, and deselected without --distbench-full. There are interrupts, the handlers of
-    Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test of ours are named, so are
-    variables among them. Where the base judges there are files of the change that are not used.
+    Attributes:
+        taken_options: options that a conftest has defined before this plugin.
+        not_used: files of a change that its base judges, and that are not used.
+        sessions: by whether their tests stay on the CPU under ``--gpu``, which is another platform.
+        names_variables: whether the parameters of a distbench test are given ids at the moment.
+        interrupts: handlers of Ctrl-C and SIGTERM, or None before the first session.
+        collected: name of a test -> all its ids.
+        slow: tests that are marked ``full``, and deselected without --distbench-full.
     """
 
     def __init__(self, taken_options: list[str]) -> None:
@@ -49,14 +52,14 @@ STATE = pytest.StashKey[State]()
 
 
 def is_mentioned(config: pytest.Config) -> bool:
-    """Whether an option of ours was given: then it is checked even if no test of ours is collected."""
+    """Whether an option of this plugin was given, which is checked even if no distbench test is collected."""
     options = [value for name, value in vars(config.option).items() if name.startswith("distbench_")]
     overrides = config.getoption("override_ini") or ()
     return any(value not in (None, False) for value in options) or any(o.startswith("distbench_") for o in overrides)
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """What the user asked for, read and checked at the first call; what cannot be used is a usage error."""
+    """The settings of the run, read and checked at the first call; a wrong one is a usage error."""
     state = config.stash[STATE]
     if state.settings is None:
         from pytest_distbench.errors import DistbenchError
@@ -78,7 +81,7 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
-    """Whether the run is on GPUs and this test is not."""
+    """Whether a test stays on the CPU in a run on GPUs."""
     if not settings_of(node.config).gpu:
         return False
     from pytest_distbench.plugin.markers import own_markers
@@ -87,18 +90,18 @@ def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:
 
 
 def settings_for(node: pytest.Item | pytest.Function) -> Settings:
-    """The settings of the run, as they are for this test."""
+    """The settings of the run for a test."""
     settings = settings_of(node.config)
     return settings.on_cpu() if stays_on_cpu(node) else settings
 
 
 def session_for(node: pytest.Item) -> Session:
-    """The session that a test belongs to: see :class:`State`."""
+    """The session of a test: see :class:`State`."""
     return session_of(node.config, on_cpu=stays_on_cpu(node))
 
 
 def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
-    """The session of this process, made at the first call: nothing is started before a test of ours is collected."""
+    """The session of this process, made at the first call, which comes after a distbench test was collected."""
     sessions, settings = config.stash[STATE].sessions, settings_of(config)
     if on_cpu not in sessions:
         sessions[on_cpu] = _make_session(config, settings.on_cpu() if on_cpu else settings)
@@ -106,11 +109,10 @@ def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
-    """A session; with a confirmer if stored baselines are compared, and suspicious cases confirmed."""
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.confirm import Confirmer
     from pytest_distbench.run.launching import Launching
-    from pytest_distbench.run.loop import Session
+    from pytest_distbench.run.session import Session
 
     state = config.stash[STATE]
     state.progress = state.progress or ProgressLine(config)
@@ -130,13 +132,13 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
     is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"
     confirmer = Confirmer(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
-    return Session(launching, confirmer, root=config.rootpath)
+    return Session(launching, confirmer)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:
-    """Make sure, before pytest-xdist starts its workers, that ranks can compute on a GPU where the run is to.
+    """Check that ranks can compute on a GPU before pytest-xdist starts workers, if the run is on GPUs.
 
-    A worker that told it would be taken for one that has crashed.
+    pytest-xdist takes a worker that raises a usage error for one that has crashed.
     """
     if not getattr(config.option, "numprocesses", None) or not is_mentioned(config) or not settings_of(config).gpu:
         return
@@ -154,7 +156,7 @@ def check_device_for_workers(config: pytest.Config) -> None:
 
 
 def backend_of(item: pytest.Item) -> str:
-    """Backend of a test's process groups."""
+    """The backend of a test's process groups."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     return str(params.get(BACKEND_ARGUMENT, settings_for(item).backends[0]))
 
@@ -163,11 +165,11 @@ FIXTURE = "distbench"
 
 
 def is_ours(item: pytest.Item | pytest.Metafunc) -> bool:
-    """Whether a test asks for the fixture, or for one that does."""
+    """Whether a test uses the fixture ``distbench``, directly or by another fixture."""
     return FIXTURE in getattr(item, "fixturenames", ())
 
 
-MADE = pytest.StashKey["Distbench"]()  # what a test has measured, and with what
+MADE = pytest.StashKey["Distbench"]()  # the fixture of a test
 
 
 @pytest.fixture
@@ -198,7 +200,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     from pytest_distbench.plugin.markers import warn_of_left_out
 
     config, node = request.config, request.node
-    node.stash[carry.CASES] = {}  # anew where a plugin runs the test again
+    node.stash[carry.CASES] = {}  # empty again if a plugin runs the test again
     carry.forget_numbers(node)
     if "world_size" not in getattr(getattr(node, "callspec", None), "params", {}):
         node.stash[RANKS] = world_size  # of one that asks for the fixture by request.getfixturevalue too

@@ -1,4 +1,4 @@
-"""The markers of a test, read into its world sizes, what is chosen to be around its launches, and one requirement."""
+"""Read the markers of a test: its world sizes, the chosen surroundings of its launches, and its requirement."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 LINKS = {"nvlink": "NVLink", "xgmi": "XGMI", "p2p": "peer access"}
-"""What may be wanted between any two GPUs of a test: ``p2p`` is NVLink, XGMI, or PCIe with peer access."""
+"""Links that a test may want between any two of its GPUs: ``p2p`` is NVLink, XGMI, or PCIe with peer access."""
 
-TOLD_SHARE = 0.93
-"""Of the memory a product is sold with, the least that its driver tells: ECC takes a sixteenth where it is kept in the
-same memory (A10, L40S, T4: 15 GiB of 16), firmware and tables take the rest (H100: 79.65 GiB of 80)."""
+REPORTED_SHARE = 0.93
+"""The least share of a GPU's nominal memory that its driver reports. ECC takes a sixteenth if it is kept in the same
+memory (A10, L40S, T4: 15 GiB of 16); firmware and tables take the rest (H100: 79.65 GiB of 80)."""
 
 _LEAST_MEMORY = 2**20  # fewer bytes are a number without its unit
 
@@ -39,14 +39,18 @@ _CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 def gpu_obstacle(
     gpus: Gpus, ranks: int, *, min_memory: int = 0, capability: tuple[int, int] = (0, 0), link: str = ""
 ) -> str:
-    """Why the first so many GPUs will not do; empty: they do. What the driver does not tell will not do.
+    """Why the first ``ranks`` GPUs do not fit, or "". A property that the driver does not report does not fit.
 
-    The memory is in bytes, as products are sold: :data:`TOLD_SHARE` of them is enough. The compute capability is its
-    major and minor number, and the link between any two of them a key of :data:`LINKS`.
+    Args:
+        gpus: the GPUs of this host.
+        ranks: number of ranks, each on a GPU of its own.
+        min_memory: nominal bytes of each GPU; :data:`REPORTED_SHARE` of them is enough.
+        capability: least compute capability, (major, minor).
+        link: key of :data:`LINKS`, wanted between any two GPUs, or "".
     """
     chosen = gpus.visible[:ranks]
     for gpu in chosen:
-        if min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < TOLD_SHARE * min_memory):
+        if min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < REPORTED_SHARE * min_memory):
             found = "reports none" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
             return f"not run: needs GPUs with {format_quantity(min_memory, 'B')}; {gpu.label} {found}"
         if capability > (_parse(gpu.capability) or (0, 0)):
@@ -65,9 +69,9 @@ def gpu_obstacle(
 
 
 def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
-    """Our markers of a test, the closest first, as ``gpu`` and not ``distbench_gpu``: both spellings are one marker.
+    """The distbench markers of a test, the closest first; ``distbench_gpu`` is given as ``gpu``.
 
-    The short names may be somebody else's, as the ini key ``distbench_short_options`` says.
+    Short names count only under the ini key ``distbench_short_options``, because another plugin may have them.
     """
     for mark in node.iter_markers():
         name = mark.name.removeprefix("distbench_")
@@ -78,7 +82,7 @@ def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
 
 
 def options_of(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
-    """What the markers of a name ask for; of several, the closest one wins keyword by keyword."""
+    """The checked keywords of the markers of one name; the closest marker wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
         declared = re.match(r"\((.*)\): ", MARKERS.get(mark.name, ""))  # as it is declared to pytest
@@ -135,14 +139,14 @@ WANTED: dict[str, dict[str, Wanted[Any]]] = {
         "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
     },
 }
-"""The keywords of markers, by the names of those."""
+"""Name of a marker -> its keywords."""
 
 
 def chosen_by(markers: Iterable[pytest.Mark]) -> dict[str, str]:
-    """What markers choose to be around the launches of a test, by name; of several the closest.
+    """The surroundings of launches that markers choose, by name; the closest marker wins.
 
     Raises:
-        ConfigurationError: it is none; the message says what is wanted.
+        ConfigurationError: the argument of a marker is none of the choices.
     """
     found: dict[str, str] = {}
     for mark in markers:
@@ -159,7 +163,7 @@ _LEFT_OUT = pytest.StashKey[str]()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What a test's markers ask for. None: the run's setting applies.
+    """The keywords of a test's marker ``distbench``; the setting of the run applies if one is None.
 
     Attributes:
         timeout: seconds that one launch may take.
@@ -169,7 +173,7 @@ class Requirement:
         bounds: bounds by a metric's key or name; they need no baseline.
         xfail_perf: reason why a regression is expected.
         advisory: reason why its verdicts fail no test.
-        fake_rank: the rank that the backend ``fake`` stands for; negative: from the end.
+        fake_rank: rank that the backend ``fake`` simulates; -1 is the last.
     """
 
     timeout: float | None = None
@@ -183,14 +187,14 @@ class Requirement:
 
 
 class UnfitClass(ConfigurationError):
-    """The attribute ``world_size`` of a class of tests is no number of ranks: an error of those tests alone."""
+    """The attribute ``world_size`` of a test class is no number of ranks, which fails the tests of that class alone."""
 
 
 def sizes(item: pytest.Item, settings: Settings, owner: type | None = None) -> dict[int, str]:
-    """The world sizes a test runs at, and those it would have run at with more ranks; with why it does not, or "".
+    """World size -> why the test does not run with it, or "" if it does.
 
-    All of its markers are checked; the closest is the first. The attribute ``world_size`` of its class, a number or a
-    list, counts without a marker.
+    All markers of the test are checked. The attribute ``world_size`` of its class, a number or a list, counts if there
+    is no such marker.
     """
     marks = list(own_markers(item))
     requirement(marks)
@@ -232,7 +236,7 @@ def sizes(item: pytest.Item, settings: Settings, owner: type | None = None) -> d
 
 
 def sizes_of_class(owner: type | None) -> tuple[int, ...]:
-    """The attribute ``world_size`` of a test's class; none where it has none, or computes it for each object."""
+    """The attribute ``world_size`` of a test class, or () if there is none or it is computed for each object."""
     value = getattr(owner, "world_size", None)
     if value is None or isinstance(value, property) or callable(value):
         return ()
@@ -247,7 +251,7 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
-    """The ``distbench`` marker of a test."""
+    """Check the ``distbench`` markers of a test and join them."""
     given = options_of(markers, "distbench")
     for key, bound in given.get("bounds", {}).items():
         try:
@@ -258,9 +262,9 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
 
 
 def choose_ranks(item: pytest.Item, settings: Settings) -> None:
-    """Have a test that pytest cannot parametrize run on the most ranks that its markers and the run allow, if any.
+    """Choose the largest world size that markers and the run allow, for a method of unittest.TestCase.
 
-    Such tests are methods of unittest.TestCase.
+    pytest cannot parametrize such a test. It is skipped if no size is allowed.
     """
     wanted = sizes(item, settings, getattr(item, "cls", None))
     running = sorted(ranks for ranks, not_run in wanted.items() if not not_run)
@@ -275,7 +279,7 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
 
 
 def warn_of_left_out(item: pytest.Item) -> None:
-    """Say at which sizes, and with which backends, such a test does not run; as part of the test."""
+    """Warn of the world sizes and backends with which a method of unittest.TestCase does not run."""
     if _LEFT_OUT in item.stash:
         item.warn(
             DistbenchWarning(
@@ -286,7 +290,6 @@ def warn_of_left_out(item: pytest.Item) -> None:
 
 
 def _if_yours(name: str) -> str:
-    """What to do about a marker whose name somebody else uses for another thing."""
     if name == "distbench":
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What tests are called, and what the command line says of them: how one is run again, and whether all were chosen."""
+"""Names and ids of tests, and commands: to run a test again, to record baselines, to compare."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FEW_FILES = 3  # that are named one by one
 
 
 def id_of_variables(value: object) -> str | None:
-    """Variables as a part of a test's id: ``NCCL_ALGO=Ring,NCCL_PROTO=LL``.
+    """Write environment variables as part of a test's id: ``NCCL_ALGO=Ring,NCCL_PROTO=LL``.
 
-    None: pytest's own is to stand there; also of long ones, and of secrets.
+    None, so that pytest's own id stays, if they are long, secret or no mapping.
     """
     from pytest_distbench.machine.secrets import is_secret_name  # late: few tests are parametrized so
 
@@ -40,9 +40,9 @@ def id_of_variables(value: object) -> str | None:
 
 
 def full_name(item: pytest.Item) -> str:
-    """A test's node id, with the path of its file from the root directory where that lies outside.
+    """A test's node id, with the path of its file from the root directory even if it lies outside.
 
-    pytest's own has the path from whichever argument leads there, so that two tests may have the same.
+    pytest's own node id has the path from an argument of the command line then, and two tests may have the same.
     """
     root = item.config.rootpath
     if item.path.is_relative_to(root):
@@ -54,7 +54,7 @@ def full_name(item: pytest.Item) -> str:
 
 
 def family_of(item: pytest.Item, case_id: str) -> str:
-    """The id of a case without its world size: the same for all sizes that its test runs with."""
+    """The id of a case without its world size, which all sizes of a test share."""
     callspec = getattr(item, "callspec", None)
     size = item.stash.get(RANKS, None) or (callspec.params.get("world_size") if callspec is not None else None)
     parts = case_id.split("-")
@@ -64,10 +64,10 @@ def family_of(item: pytest.Item, case_id: str) -> str:
 
 
 def test_and_id(item: pytest.Item) -> tuple[str, str]:
-    """A test's name taken apart: ``("suites/test_a.py::test_b", "ws4")``. Brackets in folders and ids do not matter.
+    """Split a test's name: ``("suites/test_a.py::test_b", "ws4")``. Folders and ids may have brackets.
 
-    Of a run with several backends the id has the backend at its end; the id of a case has not. The id of a test that is
-    not parametrized by its ranks has them all the same: what is stored for one size is no baseline for another.
+    The id has no backend, which pytest appends in a run with several. It has the world size even if the test is not
+    parametrized by it, because a baseline of one size is none of another.
     """
     callspec = getattr(item, "callspec", None)
     case_id = getattr(callspec, "id", None)
@@ -87,7 +87,7 @@ def test_and_id(item: pytest.Item) -> tuple[str, str]:
 _WITH_VALUE = frozenset({
     "-c", "--config-file", "--rootdir", "--confcutdir", "-p", "-o", "--override-ini", "--import-mode",
 })  # fmt: skip
-"""Options of pytest that matter to a re-run and take the next argument as their value."""
+"""Options of pytest that a re-run keeps, and that take the next argument as their value."""
 
 _LEFT_OUT_WITH_VALUE = frozenset({
     "-k", "-m", "-n", "-W", "--deselect", "--ignore", "--ignore-glob", "--maxfail", "--tb", "--color", "--dist",
@@ -96,7 +96,7 @@ _LEFT_OUT_WITH_VALUE = frozenset({
     "--reruns", "--reruns-delay", "--html", "--css", "--alluredir", "--json-report-file", "--json-report-indent",
     "--cov", "--cov-report", "--cov-config", "--cov-fail-under", "--benchmark-json", "--benchmark-save",
 })  # fmt: skip
-"""Options that choose tests, or say where to write and how to look: the re-run names one test, and is read by eye."""
+"""Options that a re-run of one test leaves out: they choose tests, name files, or change the output."""
 
 _LEFT_OUT = re.compile(
     r"-[vqsxlr]\w*|-[kmnW].+|--(verbose|quiet|exitfirst|lf|last-failed|ff|failed-first|nf|new-first|sw|stepwise|stepwise-skip"
@@ -106,10 +106,10 @@ _LEFT_OUT = re.compile(
 
 
 def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
-    """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``.
+    """The command that runs a test again: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``.
 
-    It has the options that decide how a test runs, those of conftests and other plugins included. What follows an
-    unknown option and is none of the arguments that choose tests is its value.
+    It has the options that decide how a test runs, those of conftests and other plugins included. An argument behind an
+    unknown option is its value, unless it chooses tests.
     """
     options, _ = _split(config)
     path = os.path.relpath(item.path, config.invocation_params.dir)
@@ -137,14 +137,14 @@ def record_command(config: pytest.Config) -> str:
 
 
 def next_commands(config: pytest.Config, folder: Path, measured: Iterable[str], *, may_compare: bool) -> dict[str, str]:
-    """What follows a run without baselines; in no repository nothing is committed, nor without a commit compared.
+    """The commands after a run without baselines: record, keep (commit), against (compare); "" if not possible.
 
-    Baselines are committed with the tests that they are of: without those no commit can be measured again.
+    Tests are committed with their baselines, so that A/B can run both.
 
     Args:
-        folder: of the baselines.
-        measured: files of tests; they are committed where none is on the command line.
-        may_compare: the run's backend and launcher can measure two revisions.
+        folder: the baseline directory.
+        measured: files of tests, to be committed if the command line names none.
+        may_compare: whether backend and launcher of the run can measure two revisions.
     """
     from pytest_distbench.git import knows  # it runs a program, which an unused plugin does not
 
@@ -171,7 +171,7 @@ def record_arguments(config: pytest.Config) -> list[str]:
 
 
 def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
-    """The command line up to a ``--``, and that with what follows: names of tests, whatever they look like."""
+    """Split the command line before ``--``; the words behind it are names of tests."""
     arguments = [str(argument) for argument in config.invocation_params.args]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:end], arguments[end:]
@@ -203,7 +203,7 @@ _SELECTING = (
 
 
 def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
-    """Why a run cannot tell which baselines are used; empty: it ran all tests, and they passed."""
+    """Why a run cannot know which baselines are unused, or "" if it ran all tests, and they passed."""
     for name, option in _SELECTING:
         if config.getoption(name, None):
             return f"{option} was given"

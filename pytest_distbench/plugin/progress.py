@@ -1,8 +1,7 @@
-"""A run while it goes on: how long it will take, one live line that says what the running test is at, and Ctrl-C.
+"""The progress of a run: its expected duration, one live line about the running test, and Ctrl-C.
 
-On a pipe, and under pytest-xdist, the line is a plain one after 10 s and then every 30 s; under -q there is none, but
-for an update, which takes its time. What keeps a run waiting is told everywhere. A run that has started something ends
-orderly at Ctrl-C and SIGTERM, and finishes its cleaning up.
+On a pipe, and under pytest-xdist, a plain line is printed after 10 s and then every 30 s; under -q only in an update.
+Reasons for waiting are printed always. A run that has started processes cleans up at Ctrl-C and SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ if TYPE_CHECKING:
     from pytest_distbench.run.request import Settings
 
 
-def expected_s(entries: Iterable[BaselineEntry], launches: int | None) -> float | None:
-    """How long a test takes by the median launches of its stored cases; None: one of them is not known.
+def expected_s(baselines: Iterable[BaselineEntry], launches: int | None) -> float | None:
+    """The expected seconds of a test by the median launches of its baselines, or None if one is unknown.
 
     Args:
-        entries: of its cases, measured on this kind of machine.
-        launches: of each case; None: as many as are stored.
+        baselines: those of its cases, on this platform.
+        launches: number for each case, or None for as many as are stored.
     """
-    found = [(entry.launch_s, max(map(len, entry.metrics.values()), default=1)) for entry in entries]
+    found = [(known.launch_s, max(map(len, known.metrics.values()), default=1)) for known in baselines]
     known = [launch_s * (stored if launches is None else launches) for launch_s, stored in found if launch_s]
     return sum(known) if known and len(known) == len(found) else None
 
 
 def duration_text(tests: Sequence[float | None], *, slow: Sequence[float | None] = (), confirm_s: float = 0.0) -> str:
-    """How long the tests take that were recorded; nothing is said of others, as nobody knows it.
+    """Write the expected duration of the tests that have baselines.
 
     Args:
-        tests: expected seconds of each test that runs; None: not known.
-        slow: the same of those that are deselected.
-        confirm_s: the most that confirming suspicious ones adds; 0: nothing is confirmed.
+        tests: expected seconds of each test that runs, or None if unknown.
+        slow: expected seconds of each deselected slow test, or None if unknown.
+        confirm_s: the most seconds that confirmation adds, 0 without confirmation.
     """
     from pytest_distbench.run.confirm import START_S  # late: it imports how trainings are judged
 
-    told = []
+    lines = []
     if known := [seconds for seconds in tests if seconds is not None]:
         of = "" if len(known) == len(tests) else f" for {len(known)} of them, which have baselines"
-        told = [f"{counted(len(tests), 'test')}, about {about(START_S + sum(known))}{of}"]
+        lines = [f"{counted(len(tests), 'test')}, about {about(START_S + sum(known))}{of}"]
         if confirm_s:
-            told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
+            lines[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
     elif tests:
-        told = [f"{counted(len(tests), 'test')}; how long they take is known once they have baselines"]
+        lines = [f"{counted(len(tests), 'test')}; how long they take is known once they have baselines"]
     if slow:
         seconds = [each for each in slow if each is not None]
-        told.append(slow_text(len(slow), START_S + sum(seconds) if len(seconds) == len(slow) else None))
-    return "; ".join(told)
+        lines.append(slow_text(len(slow), START_S + sum(seconds) if len(seconds) == len(slow) else None))
+    return "; ".join(lines)
 
 
 def slow_text(tests: int, seconds: float | None = None) -> str:
@@ -76,10 +75,12 @@ def slow_text(tests: int, seconds: float | None = None) -> str:
 def header_lines(
     environment: Environment, store: Baselines, settings: Settings, *, against: str, duration: str, record: str
 ) -> list[str]:
-    """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
+    """The lines of the header: the ranks and devices, notes on GPUs and a shared host, the baselines, the duration.
 
-    No GPU is visible to a CPU run; ``against`` and ``duration`` may be empty. ``record``: the command that records
-    baselines; empty: no test needs any.
+    Args:
+        against: the other side of A/B, or "".
+        duration: the expected duration, or "".
+        record: the command that records baselines, or "" if no test needs any.
     """
     gpus = settings.gpus
     sizes = ", ".join(map(str, settings.world_sizes))
@@ -121,7 +122,7 @@ PLAIN_FIRST_S, PLAIN_INTERVAL_S = 10.0, 30.0
 
 
 class ProgressLine:
-    """Shows what the running test is doing, and erases it again.
+    """The live line: what the running test is doing.
 
     On a terminal the line is drawn with relative cursor moves, so that it survives scrolling and leaves pytest's own
     line alone; with another reporter than pytest's (pytest-sugar) it stays off, as under -q.
@@ -132,12 +133,12 @@ class ProgressLine:
         self._capture = config.pluginmanager.getplugin("capturemanager")
         exact = self._reporter is not None and type(self._reporter) is pytest.TerminalReporter
         self._is_worker = hasattr(config, "workerinput")
-        is_told = config.get_verbosity() >= 0 or bool(config.getoption("distbench_update", None))
-        visible = exact and is_told and not self._is_worker
+        is_shown = config.get_verbosity() >= 0 or bool(config.getoption("distbench_update", None))
+        visible = exact and is_shown and not self._is_worker
         is_terminal = visible and bool(self._reporter.isatty)
         is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
         self._live = is_terminal and is_ours
-        self._plain = (visible and not is_terminal) or (is_told and self._is_worker)
+        self._plain = (visible and not is_terminal) or (is_shown and self._is_worker)
         self._title = self._text = self._before = ""
         self._started = self._drawn_at = time.monotonic()
         self._plain_at = self._started - PLAIN_INTERVAL_S + PLAIN_FIRST_S
@@ -151,7 +152,7 @@ class ProgressLine:
         self._title, self._text, self._before, self._started = title, "", "", time.monotonic()
 
     def show(self, text: str) -> None:
-        """Show what the test is at now; an empty text: still at the same."""
+        """Show what the test is doing now; an empty text means that it still does the same."""
         now = time.monotonic()
         if text not in ("", self._text):
             self._before, self._text = self._text, text
@@ -169,7 +170,7 @@ class ProgressLine:
             self._write(f"\ndistbench: {self._words(text)}\n")
 
     def loaded(self, seconds: float) -> None:
-        """Ranks can start: the time of the test begins here. A long start has a line of its own."""
+        """Start the time of the test when ranks can start, and report a long start on a line of its own."""
         self._text, self._started = self._before, time.monotonic()
         if seconds < SLOW_START_S or not self.wants_events:
             return
@@ -212,37 +213,36 @@ class ProgressLine:
 
     @property
     def _file(self) -> TextIO:
-        """What the reporter of a worker of pytest-xdist writes goes nowhere; its stderr is that of the whole run."""
         if self._is_worker or self._reporter is None:
-            return sys.stderr
+            return sys.stderr  # the reporter of a pytest-xdist worker writes nowhere; stderr is that of the run
         return cast("TextIO", self._reporter._tw._file)
 
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a run that SIGTERM has ended: what a shell says of any process that it ended."""
+"""Exit code of a run that SIGTERM ended, as a shell reports it."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Interrupts:
-    """The handlers of SIGINT and SIGTERM in a process that starts ranks; handlers of others stay where they are."""
+    """Handlers of SIGINT and SIGTERM in a process that starts ranks; those of other code are not replaced."""
 
     def __init__(self) -> None:
         self._replaced: dict[signal.Signals, tuple[_Handler, _Handler]] = {}
         self._is_listening = False
 
     def listen(self) -> None:
-        """From now on SIGTERM interrupts the run as Ctrl-C does: cancelled CI jobs get it."""
+        """Let SIGTERM, which cancelled CI jobs get, interrupt the run as Ctrl-C does."""
         self._is_listening = threading.current_thread() is threading.main_thread()
         self._replace(signal.SIGTERM, signal.SIG_DFL, _terminate)
 
     def hold_on(self) -> None:
-        """The run is interrupted and cleans up: say so to the first who interrupts that, and let the second do it."""
-        self._replace(signal.SIGINT, signal.default_int_handler, self._tell)
-        self._replace(signal.SIGTERM, _terminate, self._tell)
+        """Print a line at the first interrupt of the cleaning up; only the second interrupts it."""
+        self._replace(signal.SIGINT, signal.default_int_handler, self._announce)
+        self._replace(signal.SIGTERM, _terminate, self._announce)
 
     def forget(self) -> None:
-        """The process is as it was before."""
+        """Restore the handlers that were replaced."""
         for number, (before, ours) in self._replaced.items():
             if signal.getsignal(number) == ours:
                 signal.signal(number, before)
@@ -251,7 +251,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:
-        """Finish what takes a moment: an interrupt in it would leave processes and files, and save nobody time."""
+        """Ignore interrupts during a short step, in which one would leave processes and files."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -269,7 +269,7 @@ class Interrupts:
             signal.signal(number, ours)
             self._replaced[number] = before, ours
 
-    def _tell(self, number: int, frame: FrameType | None) -> None:
+    def _announce(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.forget()
         text = "\ndistbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up\n"

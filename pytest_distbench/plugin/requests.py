@@ -1,12 +1,9 @@
-"""From the arguments of a call, the markers of its test and the run's settings to what is launched and judged.
-
-A run has room for so many ranks, nodes or slots, and for a CPU quota for each.
-"""
+"""Make the request of a case from the arguments of a call, the markers of its test and the settings of the run."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +26,7 @@ from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wanted import LONGEST_TIMEOUT_S, MOST_LAUNCHES
+from pytest_distbench.run.confirm import Evaluation
 from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest, Settings
 
@@ -38,16 +36,16 @@ _ADVISORY = {"": "", "all": "--distbench-advisory", "timings": "--distbench-advi
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
-    """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
+    """Skip the test if it wants more ranks, nodes or slots than the run has and may not be oversubscribed.
 
-    Of GPUs each rank has its own, whatever the test says.
+    GPUs are never oversubscribed.
 
     Args:
         what: ``ranks``, ``nodes`` or ``slots``.
-        oversubscribed: as the test has it.
+        oversubscribed: the argument of the call.
 
     Returns:
-        The cores of this host, where they are fewer than what is wanted, and the test has asked for that; else None.
+        The cores of this host if they are oversubscribed, else None.
     """
     given.yes_or_no("oversubscribed", oversubscribed)
     if wanted <= settings.largest:
@@ -62,9 +60,9 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
 
 
 def find_quota(given: Arguments, settings: Settings, wanted: Called) -> float:
-    """``cpus=`` of a call, the CPU quota of each rank.
+    """Check ``cpus=`` of a call, the CPU quota of each rank.
 
-    Refused is what has no ranks of ours, and a test is skipped where they are out of reach.
+    Work whose ranks the plugin does not start is refused; the test is skipped if ranks are on other hosts.
     """
     assert wanted.work is not None
     found = given.number("cpus", wanted.cpus, least=LEAST_CPUS, most=hardware.cores())
@@ -79,13 +77,14 @@ def find_quota(given: Arguments, settings: Settings, wanted: Called) -> float:
 
 
 class RequestMaker:
-    """Makes the requests of one test.
+    """Makes the requests of one test. Arguments win over the marker, and the marker over the settings of the run.
 
-    What an argument says goes before what the marker says, and that before the run's settings.
+    Args:
+        around: returns the surroundings of a launch that distinguish its case from others.
 
-    What happens ``around`` a launch is told as far as it makes another case of it. ``bounds`` are those of the test's
-    marker; each is for whichever of its cases measures the metric. With ``only_structure`` clocks and values mean
-    nothing: the backend is ``fake``.
+    Attributes:
+        bounds: those of the test's marker; each applies to every case of the test that measures the metric.
+        only_structure: whether the backend is ``fake``, which has neither timings nor values.
     """
 
     def __init__(
@@ -129,10 +128,11 @@ class RequestMaker:
     def launch(
         self, given: Arguments, wanted: Called, *, world_size: int, cores: int | None = None, cpus: float | None = None
     ) -> CaseRequest:
-        """As :meth:`run`, for work of any kind that was found and checked already; its ranks may be nodes or slots.
+        """Make the request of work of any kind that was checked already; its ranks may be nodes or slots.
 
-        The cores of this host are given where there are too few for its ranks, and the CPU quota of each rank where it
-        has one, see :class:`LaunchRequest`.
+        Args:
+            cores: the cores of this host if they are oversubscribed, else None.
+            cpus: the CPU quota of each rank, or None.
         """
         work = wanted.work
         assert work is not None
@@ -178,7 +178,7 @@ class RequestMaker:
         return dataclasses.replace(request, launched=replace(launched, title=request.case.folder))
 
     def derived(self, given: Arguments, wanted: Called, around: dict[str, str]) -> CaseRequest:
-        """How to judge a number that is derived of launches, with what happened around them."""
+        """Make the request of a number that is derived from launches with these surroundings."""
         conditions = Conditions(
             world_size=self._world_size,
             backend=self._backend,
@@ -196,10 +196,9 @@ class RequestMaker:
                 given.refuse(f"--distbench-attach needs ranks that the plugin starts, and {why}")
 
     def find_work(self, given: Arguments, wanted: Called) -> Called:
-        return find_work(given, wanted, beside=self._node.path.parent, leave_out=self._leave_out)
+        return find_work(given, wanted, test_folder=self._node.path.parent, leave_out=self._leave_out)
 
     def _case(self, given: Arguments, wanted: Called, conditions: Conditions) -> CaseRequest:
-        """How to judge a case, told apart from others of its test by its name, and by its size where that is given."""
         settings, of_test = self._settings, self._wanted
         largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank
         if settings.attach is not None and settings.attach >= largest:
@@ -231,7 +230,7 @@ class RequestMaker:
             bounds=self.bounds,
             largest_message=settings.max_message_bytes,
         )
-        if self.only_structure:  # all of it is judged, exactly, and none of what the test says about clocks
+        if self.only_structure:  # everything is exact; settings for timings do not apply
             first, terms = 1, dataclasses.replace(terms, metrics=None, max_launches=1)
         return CaseRequest(
             nodeid=full_name(self._node),
@@ -244,8 +243,19 @@ class RequestMaker:
             is_advisory_of_timings=settings.advisory == "timings" and not of_test.advisory,
         )
 
+    def evaluation(self, launched: Iterable[LaunchRequest | None]) -> Evaluation:
+        """The code that pytest itself evaluates for the test, without the bodies of these launches."""
+        node, works = self._node, [request.work for request in launched if request is not None]
+        return Evaluation(
+            module=getattr(getattr(node, "module", None), "__name__", ""),
+            function=getattr(getattr(node, "cls", None), "__qualname__", getattr(node, "originalname", "")),
+            bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
+            plugins=[getattr(plugin, "__name__", "") for plugin in node.config.pluginmanager.get_plugins()],
+            ini=node.config.inipath,
+        )
+
     def _stands_for(self, world_size: int) -> int | None:
-        """The rank that the one process of a launch stands for; None on a backend that moves data."""
+        """The rank that the one process of a launch simulates under the backend ``fake``, else None."""
         if self._settings.fake_rank is None:
             return None
         wanted = self._wanted.fake_rank

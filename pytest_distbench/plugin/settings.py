@@ -1,6 +1,6 @@
 """Options and ini keys: declared from their rows in ``records.options``, read, and checked with each other.
 
-What only some runs need is imported late: a plain pytest run must not pay for it.
+Modules that only some runs need are imported late, because every pytest run loads this one.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ MARKERS: Table[str, str] = Table(
         "how to judge",
     },
 )
-"""The markers: name -> arguments and meaning, as pytest lists them; ``markers`` reads them."""
+"""Name of a marker -> its arguments and meaning, as pytest lists them; ``plugin/markers.py`` reads them."""
 
 
 class Choice(NamedTuple):
-    """What tests choose to be around their launches, by an argument of calls, a marker and an option of one name.
+    """Surroundings of launches that tests choose by an argument of a call, a marker and an option of one name.
 
     Attributes:
-        of_marker: the text that a marker asks for.
-        find: the text for a call, of what it, its marker, and the run ask for; empty: nothing was chosen.
+        of_marker: returns the choice of a marker.
+        find: returns the choice for a call, by its arguments, its marker and the settings, or "".
     """
 
     of_marker: Callable[[pytest.Mark], str]
@@ -70,7 +70,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def add_short_options(parser: pytest.Parser) -> list[str]:
-    """Add ``--world-size`` and ``--gpu``, each unless a conftest already has; returns those that were taken."""
+    """Add ``--world-size`` and ``--gpu``, each unless a conftest has it; return those that a conftest has."""
     groups = [parser._anonymous, *parser._groups]  # pytest has no public way to ask, and a clash is a crash
     known = {name for group in groups for option in group.options for name in option.names()}
     taken = []
@@ -96,7 +96,7 @@ def _key(name: str) -> str:
 
 
 def judged_by(config: pytest.Config) -> Judged | None:
-    """The change whose base this process runs in; None: the candidate's own tests and settings judge."""
+    """The change that this process judges with the tests of its base, or None without --distbench-judge=base."""
     if config.getoption("distbench_judge", None) != "base":
         return None
     from pytest_distbench.run.judge import judged_here
@@ -105,7 +105,7 @@ def judged_by(config: pytest.Config) -> Judged | None:
 
 
 class Given:
-    """Our options as they were given: the command line before the ini file."""
+    """The options as they were given; the command line wins over the ini file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -114,7 +114,7 @@ class Given:
         self._overrides = dict(text.partition("=")[::2] for text in config.getoption("override_ini") or ())
 
     def typed(self, name: str) -> Any:
-        """What the command line says, by the option or by ``-o`` and the ini key."""
+        """The value on the command line, by the option or by ``-o`` and the ini key, or None."""
         given = self._by_option(name)
         return self._overrides.get(_key(name)) if given is None else given
 
@@ -130,7 +130,7 @@ class Given:
         return shlex.join(given) if isinstance(given, list) else str(given or "").strip()
 
     def place(self, name: str) -> Path:
-        """What a path is relative to: the folder of the ini file, or where the command line was typed."""
+        """The folder that the path of an option is relative to: that of the ini file, or the working directory."""
         config = self.config
         of_ini = config.inipath.parent if config.inipath else config.rootpath
         if (
@@ -140,14 +140,14 @@ class Given:
         return of_ini if self.typed(name) is None else self.folder
 
     def spell(self, name: str) -> str:
-        """An option with its ini key; a key that has no option, and where it was given."""
+        """Write an option with its ini key, or a key that has no option with the place where it was given."""
         option, file = OPTIONS[name], self.config.inipath
         if option.group:
             return _short(name) + (f" (ini: {_key(name)})" if option.has_ini_key else "")
         return f"-o {_key(name)}" if file is None or self.typed(name) is not None else f"{_key(name)} in {file.name}"
 
     def has(self, wanted: str) -> bool:
-        """Whether an option was given; behind ``=``, with that value, whatever follows its ``:``."""
+        """Whether an option was given, for ``name=value`` with that value in front of a ``:``."""
         name, _, value = wanted.partition("=")
         text = self.text(name)
         given = {part.partition(":")[0].strip() for part in text.split(",")}
@@ -157,7 +157,7 @@ class Given:
         return ConfigurationError(f"{self.spell(name)}: {why}")
 
     def read(self, name: str) -> Any:
-        """The value of an option, as its row says; where it was not given its default."""
+        """Convert the value of an option as its row says; the default if it was not given."""
         option, text = OPTIONS[name], self.text(name)
         if not option.metavar:
             return bool(text)
@@ -177,7 +177,7 @@ class Given:
         raise self.refuse(name, f"{text!r}; wanted {option.wanted.words}")
 
     def check(self) -> None:
-        """Refuse what is unknown or empty, and what does not go with what else was given."""
+        """Refuse unknown ini keys, empty options, and options that exclude or need another."""
         known = [_key(name) for name, option in OPTIONS.items() if option.has_ini_key]
         for key in self._overrides:
             if key.startswith("distbench_") and key not in known:
@@ -186,7 +186,7 @@ class Given:
         for name, option in OPTIONS.items():
             if isinstance(typed := self.typed(name), str) and not typed.strip():
                 raise ConfigurationError(f"{self.spell(name)} is empty: is the variable it comes from set?")
-            if not self.has(name) or (name == "against-python" and self.is_of_recorders):
+            if not self.has(name) or (name == "against-python" and self.is_of_baseline_commits):
                 continue
             for other, why in option.needs.items():  # the ini file is for runs without these, too
                 if not self.has(other) and self.typed(name) is not None:
@@ -196,8 +196,8 @@ class Given:
                     raise self.refuse(name, f"{why}: leave out {_short(other)}")
 
     @property
-    def is_of_recorders(self) -> bool:
-        """Whether the other Python is that of the revisions that recorded the baselines."""
+    def is_of_baseline_commits(self) -> bool:
+        """Whether the other Python is that of the baseline commits, for confirmation."""
         return self.has("confirm") and not self.has("against")
 
 
@@ -209,14 +209,14 @@ def _short(name: str) -> str:
 
 
 def given_options(config: pytest.Config) -> dict[str, str]:
-    """Our options that were given, on the command line or in the ini file, by name; flags are ``true``."""
+    """Option -> its text, for options that were given on the command line or in the ini file; flags are ``true``."""
     given = Given(config)
     found = {name: given.text(name) for name, option in OPTIONS.items() if option.default is not True}
     return {name: text if OPTIONS[name].metavar else "true" for name, text in found.items() if text}
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """The options, each as its row says, and then checked with what else was given and with this machine."""
+    """Read the options by their rows, and check them with each other and with this machine."""
     from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
     from pytest_distbench.run.request import Settings
 
@@ -234,7 +234,6 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def _launcher(settings: Settings, given: Given) -> Settings:
-    """The launcher by its name, or by the command that starts processes on other hosts."""
     from pytest_distbench.launch.starters import LAUNCHERS, shown
     from pytest_distbench.machine import hardware
     from pytest_distbench.releases import check_torch
@@ -264,10 +263,6 @@ def most_ranks() -> tuple[int, str]:
 
 
 def _ranks(settings: Settings, given: Given) -> Settings:
-    """The GPUs of this host, the sizes of groups, and the rank that has the terminal.
-
-    What the ini file says of GPUs is nothing without them.
-    """
     from pytest_distbench.launch.starters import LAUNCHERS
     from pytest_distbench.machine import gpus, hardware
     from pytest_distbench.releases import NUMA_SINCE, release_of, text
@@ -313,7 +308,6 @@ def _ranks(settings: Settings, given: Given) -> Settings:
 
 
 def _what_was_found(gpus: Gpus) -> str:
-    """How many GPUs are visible, and all that is known of why there are no more."""
     if gpus.failure:
         return f"{gpus.failure}. Run on a machine with GPUs, or without --gpu"
     found = f"{len(gpus.visible)} visible of {gpus.count} ({gpus.setting})"
@@ -323,10 +317,10 @@ def _what_was_found(gpus: Gpus) -> str:
 
 
 def _baselines(settings: Settings, given: Given) -> Settings:
-    """Their folder, and the name of the hardware in it.
+    """Check the baseline directory, and the name of the platform in it.
 
-    Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
-    Its root directory, and with it the name of every test, then depends on whether the baselines' folder exists.
+    Without an ini file pytest derives its root directory from existing folders among the arguments, this option's too.
+    The name of every test would depend on whether the baseline directory exists.
     """
     from pytest_distbench.machine.hardware import check_platform_name
 
@@ -355,7 +349,6 @@ def _baselines(settings: Settings, given: Given) -> Settings:
 
 
 def _files(settings: Settings, given: Given) -> Settings:
-    """The files that the run writes, each named by its option or in the folder for all of it; and what it reads."""
     from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target, read_experiment
 
     out = settings.out
@@ -388,10 +381,6 @@ def _files(settings: Settings, given: Given) -> Settings:
 
 
 def _paired(settings: Settings, given: Given) -> Settings:
-    """What the candidate is compared with: another revision, or a Python whose path may be relative to the ini file.
-
-    Where suspicious comparisons are confirmed, the other Python is that of the commits that recorded the baselines.
-    """
     from pytest_distbench.judging.thresholds import FEWEST_PAIRS, FIRST_LOOK
     from pytest_distbench.launch.starters import LAUNCHERS, shown
 
@@ -404,8 +393,8 @@ def _paired(settings: Settings, given: Given) -> Settings:
             f"ranks under {name} run the Python of pytest; take another launcher, or run both and give the two run "
             "records to distbench compare",
         )
-    if given.is_of_recorders:
-        return replace(settings, against_python="", recorders_python=python)
+    if given.is_of_baseline_commits:
+        return replace(settings, against_python="", baseline_python=python)
     settings = replace(settings, against_python=python)
     if not settings.is_paired:
         return settings

@@ -1,7 +1,7 @@
-"""What a call of ``distbench.run`` wants to have run: found, checked, and told apart from other workloads.
+"""Find and check the work of a call of ``distbench.run``, and its identity.
 
-A body is named so that ranks can import it, and its parameters are JSON. What defines a workload leaves out what only
-names a place on this machine or in this run.
+A body is named so that ranks can import it, and its parameters are JSON. The identity leaves out paths of this machine
+or this run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
 
 _PATH = re.compile(r"(?:(?<![\w/.:~-])|(?<=file://))/[^/\s=:,;'\"]+(?:/[^/\s=:,;'\"]+)+/?")
-"""An absolute path of at least two parts, at the beginning of a text or behind a separator."""
+"""Pattern of an absolute path of at least two parts, at the beginning of a text or behind a separator."""
 
 _MEETING = re.compile(
     r"--?(?:(?:master|main[-_]process)[-_](?:addr|ip|port)|rdzv[-_](?:endpoint|id)|port|dist[-_]url)(?P<value>=.*)?",
     re.DOTALL,
 )
-"""Options that say where processes meet, as launchers and scripts name them."""
+"""Pattern of the options of launchers and scripts for the address and port of a rendezvous."""
 
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")  # the same in the environment
 
@@ -45,11 +45,10 @@ _OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")  # folders in which pytest mak
 
 
 def leave_out_places(value: Any, root: Path, made: Path | None = None) -> Any:
-    """A JSON-able value, with a word in the place of each path that differs between machines or runs.
+    """Replace each path in a JSON-able value that differs between machines or runs by a placeholder.
 
-    Below the root of the tests it is the path from there. Anywhere else the last part alone counts, the name of a data
-    set or a file wherever it lies; not even that counts of a folder that was made and named for this run. In ``made``
-    pytest was told to make its temporary ones (``--basetemp``).
+    A path below the root of the tests is given from there, any other by its last part, which may name a data set. A
+    folder that was made for this run has not even that. ``made`` is pytest's ``--basetemp``, or None.
     """
     if isinstance(value, dict):
         return {key: leave_out_places(inner, root, made) for key, inner in value.items()}
@@ -70,7 +69,7 @@ def leave_out_places(value: Any, root: Path, made: Path | None = None) -> Any:
 
 
 def leave_out_meeting(words: Sequence[str]) -> list[str]:
-    """A command line with a word in the place of each address and port where its processes meet."""
+    """Replace each address and port of a rendezvous in a command line by a placeholder."""
     kept: list[str] = []
     is_value = False
     for word in words:
@@ -85,13 +84,14 @@ def leave_out_meeting(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
-    """Find out how a rank can import a function by name from a file, or where a script is.
+def locate(body: object, *, test_folder: Path, argument: str = "body") -> BodyReference:
+    """Find the name by which a rank can import a function from a file, or the path of a script.
 
-    Of a method of an object the rank makes another object of its class, with the attributes that are JSON-able.
+    The rank calls a method on a new object of its class, with the attributes that are JSON-able. A path is relative to
+    ``test_folder``.
     """
     if isinstance(body, str | os.PathLike):
-        return _named(os.fspath(body), beside, argument)
+        return _named(os.fspath(body), test_folder, argument)
     function = body.__func__ if inspect.ismethod(body) else body
     if not isinstance(function, FunctionType):
         raise BodyError(
@@ -138,15 +138,15 @@ def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReferen
     )
 
 
-def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[str]:
-    """The words of a command as text, once it is sure that it can be started. Programs are looked for as PATH says."""
+def locate_command(words: Sequence[object], path: str, *, test_folder: Path) -> list[str]:
+    """Return the words of a command as text, after checking that PATH has the program."""
     for word in words:
         if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
             raise BodyError(f"the command has {show(word)}, a {type(word).__name__}; wanted text, a number or a path")
     command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
     if not command:
         raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
-    word, file = command[0], Path(beside, command[0])
+    word, file = command[0], Path(test_folder, command[0])
     if shutil.which(str(file) if os.sep in word else word, path=path) is not None:
         return command
     why = f"there is no program {show(str(file))}"
@@ -160,9 +160,9 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[
 
 
 def locate_module(name: object, folder: str = "") -> BodyReference:
-    """Find the file of a module that is run by its name, as ``python -m`` does. Nothing is imported.
+    """Find the file of a module that is run by its name, as by ``python -m``, without importing it.
 
-    It is looked for in the folder in which it is run, if that is known, and then on ``sys.path``.
+    It is looked for in the folder in which it is run, or "" if unknown, and then on ``sys.path``.
     """
     if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
         raise BodyError(f"module={show(name)}; wanted the name of a module, such as 'pkg.train'")
@@ -183,25 +183,23 @@ def locate_module(name: object, folder: str = "") -> BodyReference:
     return BodyReference(file=spec.origin, module=name)
 
 
-def _named(text: str, beside: Path, argument: str) -> BodyReference:
+def _named(text: str, test_folder: Path, argument: str) -> BodyReference:
     file, separator, function = text.partition("::")
     if not file.strip():
         raise BodyError(f"{argument} {show(text)} names no file; wanted a function, or 'file.py::function'")
-    path, is_file = Path(beside, file), False
+    path, is_file = Path(test_folder, file), False
     with contextlib.suppress(OSError, ValueError):  # a name no file can have
         is_file = path.is_file()
     if not is_file:
-        raise BodyError(
-            f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text) or _above(file, beside)}"
-        )
+        hint = _as_command(text) or _above(file, test_folder)
+        raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{hint}")
     if separator and not function:
         raise BodyError(f"{argument} {text!r}: no function named after '::'")
     return BodyReference(file=str(path), function=function)
 
 
-def _above(file: str, beside: Path) -> str:
-    """Where a file of that name is in a folder above that of the test, which its path is relative to."""
-    for ups, folder in enumerate(beside.parents, start=1):
+def _above(file: str, test_folder: Path) -> str:
+    for ups, folder in enumerate(test_folder.parents, start=1):
         with contextlib.suppress(OSError, ValueError):
             if (folder / file).is_file():
                 return f". A path is relative to the folder of the test: did you mean {show('../' * ups + file)}?"
@@ -209,7 +207,6 @@ def _above(file: str, beside: Path) -> str:
 
 
 def _as_command(text: str) -> str:
-    """What to write where somebody has written a command line; empty where it does not look like one."""
     words = text.split()
     if len(words) < 2:
         return ""
@@ -221,7 +218,7 @@ def _as_command(text: str) -> str:
 
 
 def json_able(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as they will reach the rank; an error names the value that is not JSON-able."""
+    """Convert parameters by JSON, as ranks get them; an error names the value that is not JSON-able."""
     for key, value in params.items():
         if not isinstance(key, str):
             raise BodyError(f"params: the key {key!r} is no text: ranks get parameters as JSON")
@@ -254,10 +251,10 @@ def _as_text(value: object) -> str:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Callable[[Any], Any]) -> Called:
-    """The same call with the work that it wants, checked, and what tells that apart from other work."""
+def find_work(given: Arguments, wanted: Called, *, test_folder: Path, leave_out: Callable[[Any], Any]) -> Called:
+    """Return a call with its work, checked, and the identity of that."""
     try:
-        found = _find(given, wanted, beside)
+        found = _find(given, wanted, test_folder)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
     except BodyError as error:
         given.refuse(str(error))
@@ -277,7 +274,7 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Call
         work = Ranks(body=body, params=params, seeds=list(seeds))
         words = arguments
         is_elsewhere = bool(body.module) and is_installed_here(body.file)
-        home = beside
+        home = test_folder
         if not is_elsewhere:  # of a module the folder that holds the package it belongs to
             home = Path(body.file).parent
             depth = body.module.count(".") + (Path(body.file).stem == "__main__" and body.module != "__main__")
@@ -286,7 +283,7 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Call
         words = [*found, *arguments]
         work = Command(words=words, params=params, seeds=list(seeds), makes_group=wanted.makes_group)
         variables = {**variables, "PATH": _path_of(wanted.env)}
-        home = beside
+        home = test_folder
     _check_together(given, work, wanted, words=words)
     identity = mask_secrets(params)
     if seeds != (0,):
@@ -297,7 +294,7 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Call
         identity["env"] = mask_secrets(env)
     is_mirrored = work.is_program and wanted.cwd is None
     if wanted.cwd is not None:
-        folder = _chosen_folder(given, wanted.cwd, beside)
+        folder = _chosen_folder(given, wanted.cwd, test_folder)
     elif is_mirrored:
         folder = str(home)
         work = work.with_words(lambda word: _from_here(word, folder))
@@ -315,10 +312,9 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Call
 
 
 def _from_here(word: str, folder: str) -> str:
-    """A word of a command line. A path that leads up to something from a folder would not from the one it is linked to.
+    """Make a path that leads up from a folder, ``../train.py`` or ``--config=../train.yaml``, absolute.
 
-    The word may be ``../train.py``, ``--config=../train.yaml``, or anything else; a launch's own folder is made of
-    links to what is in this one.
+    A launch runs in a folder of its own with links to the files of this one, from which ``..`` leads elsewhere.
     """
     option, equals, value = word.rpartition("=")
     path = os.path.normpath(os.path.join(folder, value))
@@ -326,23 +322,23 @@ def _from_here(word: str, folder: str) -> str:
     return f"{option}{equals}{path}" if leads_up and os.path.lexists(path) else word
 
 
-def _find(given: Arguments, wanted: Called, beside: Path) -> BodyReference | list[str]:
+def _find(given: Arguments, wanted: Called, test_folder: Path) -> BodyReference | list[str]:
     body, module = wanted.body, wanted.module
     is_module = not isinstance(module, str) or bool(module)
     if body is None and not is_module:
         given.refuse("nothing to run; wanted a function, 'file.py::function', a script, a command, or module='a.b'")
     if body is not None and is_module:
         given.refuse(f"module={show(module)} replaces the body {show(body)}: give one of them")
-    folder = "" if wanted.cwd is None else _chosen_folder(given, wanted.cwd, beside)
+    folder = "" if wanted.cwd is None else _chosen_folder(given, wanted.cwd, test_folder)
     if is_module:
         return locate_module(module, folder)
     if isinstance(body, list | tuple):
-        return locate_command(body, _path_of(wanted.env), beside=Path(beside, folder))
-    return locate(body, beside=beside, argument=wanted.argument)
+        return locate_command(body, _path_of(wanted.env), test_folder=Path(test_folder, folder))
+    return locate(body, test_folder=test_folder, argument=wanted.argument)
 
 
 def _path_of(env: object) -> str:
-    """Where a command's programs are looked for: beside this Python, as in an activated environment, then in PATH."""
+    """The PATH of a command: first the folder of this Python, as in an activated environment."""
     own = env.get("PATH") if isinstance(env, Mapping) else None
     return os.pathsep.join([str(Path(sys.executable).parent), str(own or os.environ.get("PATH", os.defpath))])
 
@@ -361,17 +357,17 @@ def _check_together(given: Arguments, work: Work, wanted: Called, *, words: Sequ
         given.refuse("the script does not receive seeds=: write {seed} into args= or env=")
 
 
-def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
+def _chosen_folder(given: Arguments, cwd: object, test_folder: Path) -> str:
     if not isinstance(cwd, str | os.PathLike) or not os.fspath(cwd):
         given.refuse(f"cwd={show(cwd)}; wanted a path, or '{{launch_dir}}' for an empty folder of each launch's own")
     text = os.fspath(cwd)
     if any(name in text for name in PLACEHOLDERS):
         return text
     try:
-        folder = Path(beside, text).resolve(strict=True)
+        folder = Path(test_folder, text).resolve(strict=True)
         is_folder = folder.is_dir()
     except (OSError, ValueError):  # a name no file can have
         is_folder = False
     if not is_folder:
-        given.refuse(f"cwd={show(text)}: there is no folder {show(str(Path(beside, text)))}")
+        given.refuse(f"cwd={show(text)}: there is no folder {show(str(Path(test_folder, text)))}")
     return str(folder)

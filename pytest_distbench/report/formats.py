@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pytest_distbench.errors import DistbenchError, TableError, tell
+from pytest_distbench.errors import DistbenchError, TableError, error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import change, metric_text
@@ -293,4 +293,4 @@ def write_as(name: str, record: RunRecord, tables: Mapping[str, DataTable], out:
     except (DistbenchError, OSError):
         raise
     except Exception as error:
-        raise TableError(f"--format {name} cannot describe this run: {tell(error)}") from error
+        raise TableError(f"--format {name} cannot describe this run: {error_text(error)}") from error

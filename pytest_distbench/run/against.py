@@ -1,6 +1,6 @@
 """The other side of an A/B comparison: another revision of the repository, another Python, or both.
 
-What a revision does not have because git does not track it is linked into its worktree, or named where it is missed.
+A file that git does not track is linked into the worktree of a revision, or named in the error of its launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
-from pytest_distbench.run.directory import FOLDER, PACKAGE, Revision, check_out, copy_beside, find_revision
+from pytest_distbench.run.directory import FOLDER, PACKAGE, Revision, check_out, copy_working_tree, find_revision
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
 
@@ -39,7 +39,7 @@ _NOT_THERE = ("FileNotFoundError", "No such file or directory", "ModuleNotFoundE
 
 
 def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path, ...]:
-    """Paths to be linked, given relative to the folder of the tests, as paths relative to the repository."""
+    """Convert paths relative to the folder of the tests to paths relative to the repository."""
     found = []
     for text in given:
         path = Path(folder, text)
@@ -66,9 +66,9 @@ def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
 
 
 def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> tuple[Path, Path] | None:
-    """What a launch missed in its tree although the working tree has it, and the topmost folder of it that is missing.
+    """A path that a launch missed although the working tree has it, and the topmost part of it that is missing.
 
-    Relative paths of the launch were relative to the folder.
+    None if there is none. Relative paths in the errors of the launch are relative to ``folder``.
     """
     names = []  # what errors that say that something is not there have in quotes; of a module the files it may be in
     for fate in record.fates:
@@ -88,9 +88,9 @@ def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -
 
 
 def ignored(root: Path, read: Iterable[str], began: float) -> list[str]:
-    """The topmost names below a repository of what was read and git ignores; other new files are to be committed.
+    """The topmost names below a repository of files that were read and that git ignores.
 
-    Neither what is installed there, nor hidden, nor made since the run began (seconds of the wall clock).
+    Without those that are installed, hidden, or made since the run began (seconds of the wall clock).
     """
     listed = git.run(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory").stdout
     names = {name.rstrip("/") for name in listed.split("\0")}
@@ -105,41 +105,44 @@ def ignored(root: Path, read: Iterable[str], began: float) -> list[str]:
 
 
 _BUILDS = "TORCH_EXTENSIONS_DIR"
-"""Where torch builds extensions, by their names: in one folder each side would build for the other. What Inductor and
-Triton keep is found by its content, and numba's lies beside the source: those are right for both, and save time."""
+"""Variable with the folder in which torch builds extensions, by their names: the sides must not share it. The caches of
+Inductor and Triton are keyed by content, and that of numba is next to the source: both sides may use them."""
 
 VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
-LauncherKey = tuple[Path | None, bool] | None  # of the launchers of a side, or None for those of the working tree
+LauncherKey = tuple[Path | None, bool] | None  # None for the launchers of the working tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the candidate is compared with.
+    """The other side of an A/B comparison.
 
-    Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
-    git tracks differs from the working tree, and the Python is the running one. A test has moved since then: its file
-    and its folder, now and then. It is exchanged where this tree runs, as a copy, at the path that the revision had
-    before, the revision at another, and both in process trees of their own. It judges where pytest runs in its tree:
-    then the candidate is a tree with another root, which is that of the revision here.
+    Attributes:
+        revision: its commit, or None for the working tree.
+        interpreter: its Python, or None for the running one.
+        is_itself: whether it has the tracked files and the Python of the candidate.
+        renamed: (path now, path then) of the test's file and folder, if they were renamed since.
+        is_exchanged: whether a copy of the candidate runs at the path that the revision had before, the revision at
+            another, and both in new processes.
+        judged: the change whose base judges, in whose tree pytest runs then, or None.
     """
 
     revision: Revision | None
     interpreter: Interpreter | None
     links: tuple[Path, ...] = ()
     is_itself: bool = False
-    moved: tuple[tuple[Path, Path], ...] = ()
+    renamed: tuple[tuple[Path, Path], ...] = ()
     is_exchanged: bool = False
     judged: Judged | None = None
 
     @property
     def key(self) -> VariantKey:
-        """What tells it from others: its commit, its Python, where the test was, and who is at which path."""
+        """Its identity: commit, Python, renamed paths of the test, and whether the paths are exchanged."""
         python, is_exchanged = self.launcher_key
-        return "" if self.revision is None else self.revision.commit, python, self.moved, is_exchanged
+        return "" if self.revision is None else self.revision.commit, python, self.renamed, is_exchanged
 
     @property
     def launcher_key(self) -> tuple[Path | None, bool]:
-        """Its Python, and who is at which path: what is started for it is for others of the same."""
+        """The variants of one key share launchers: its Python, and whether the paths are exchanged."""
         return None if self.interpreter is None else self.interpreter.executable, self.is_exchanged
 
     def __str__(self) -> str:
@@ -170,11 +173,11 @@ def find_variant(settings: Settings, *, root: Path, folder: Path, judged: Judged
     )
 
 
-class ReferenceSide:
-    """A :class:`Variant` made ready: its worktree, and the plans for this tree made plans for it.
+class OtherSide:
+    """Runs launches of a :class:`Variant`: makes its worktree, and plans for it from plans for the candidate.
 
-    The run's directory holds the worktree from its first use until :meth:`close`. Each launch of it that runs beside
-    another has a launcher of its own, by number, with a session of its own: what ends in one must not end in another.
+    The worktree is in the run directory from its first use until :meth:`close`. Interleaved launches have a launcher
+    each, by number, with a session of its own, so that the end of one does not end another.
     """
 
     builds_apart = True
@@ -190,31 +193,31 @@ class ReferenceSide:
         return all(Path(self._there(file)).is_file() for file in work.files)
 
     def launch(self, side: Side, ours: LaunchPlan, theirs: Sequence[LaunchPlan]) -> list[LaunchRecord | None]:
-        """Run this tree, of a kind that can be compared, beside the reference, which may run more than once.
+        """Run the candidate interleaved with one or more launches of this side.
 
-        Returns this tree's record first. One that was ended because another did not pass is None. Ranks inherit the
-        memory layout of the process they are forked from, which can make some per cent of difference. Where all sides
-        run the same Python, the launchers are dealt anew each time, and this difference becomes noise that the
-        statistics see.
+        Returns the records, the candidate's first; None for one that was ended because another did not pass. Ranks
+        inherit the memory layout of the process that they are forked from, which can make a difference of a few
+        percent. If all sides run the same Python, the launchers are assigned at random each time, so that this
+        difference becomes noise that the statistics include.
         """
-        in_turns, interpreter = kind_of(ours.work).in_turns, self.variant.interpreter
-        sides = [side, *(self._beside(side, number) for number in range(len(theirs)))]
+        interleave, interpreter = kind_of(ours.work).interleave, self.variant.interpreter
+        sides = [side, *(self._side(side, number) for number in range(len(theirs)))]
         if interpreter is None:
             dealt = random.sample(sides, len(sides))
             sides = [replaced(own, launcher=other.launcher) for own, other in zip(sides, dealt, strict=True)]
         plans = [ours, *(self._plan(plan, number) for number, plan in enumerate(theirs))]
         if self._copy is not None:
             plans[0] = replace(self._copy._plan(ours, 0), data_dir=ours.data_dir, delay=ours.delay)
-        records = in_turns(list(zip(plans, sides, strict=True)))
+        records = interleave(list(zip(plans, sides, strict=True)))
         return [records[0], *map(self._explain, records[1:], plans[1:])]
 
     def launch_alone(self, side: Side, plan: LaunchPlan) -> LaunchRecord:
         there = self._plan(plan, 0)
-        record = self._explain(run_launch(there, self._beside(side, 0)), there)
+        record = self._explain(run_launch(there, self._side(side, 0)), there)
         assert record is not None
         return record
 
-    def _beside(self, side: Side, number: int) -> Side:
+    def _side(self, side: Side, number: int) -> Side:
         interpreter = self.variant.interpreter
         return Side(
             launcher=functools.partial(self._launcher, number),
@@ -223,7 +226,7 @@ class ReferenceSide:
         )
 
     def _explain(self, record: LaunchRecord | None, plan: LaunchPlan) -> LaunchRecord | None:
-        """A launch of the reference that failed: on which side, and whether it lacked what git does not track."""
+        """Name this side in the reason of a launch that failed, and a file that it lacks because git ignores it."""
         if record is None or record.outcome == "passed":
             return record
         reason = f"in {self.variant}: {record.reason}"
@@ -239,8 +242,8 @@ class ReferenceSide:
         return replace(record, reason=reason)
 
     def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:
-        """Every path below the repository leads into the worktree. What one launch prepares is not for another."""
-        path = [self._there(entry) for entry in plan.python_path]
+        """Move every path of a plan into the worktree; each number has a data folder of its own."""
+        path = [self._there(folder) for folder in plan.python_path]
         interpreter, judged, revision = self.variant.interpreter, self.variant.judged, self.variant.revision
         if interpreter is not None:
             path = [*python_path(interpreter, self._directory, path)]
@@ -253,7 +256,7 @@ class ReferenceSide:
         data_dir.mkdir(exist_ok=True)
         folder = self._there(plan.folder)
         is_there = plan.is_mirrored or "{" in folder or Path(folder).is_dir()
-        if not is_there:  # pytest was started where the reference has no folder
+        if not is_there:  # pytest was started in a folder that this side lacks
             folder = str(self.tree)
         return replace(
             plan,
@@ -262,7 +265,7 @@ class ReferenceSide:
             data_dir=str(data_dir),
             python_path=path,
             variables=variables,
-            delay=0.0,  # what is planted in this tree is not in what it is compared with
+            delay=0.0,  # a slowdown is injected into the candidate alone
             tree=str(self.tree or ""),
             foreign_tree=judged.root if judged is not None else "" if revision is None else str(revision.root),
         )
@@ -272,7 +275,7 @@ class ReferenceSide:
 
     @functools.cached_property
     def tree(self) -> Path | None:
-        """The worktree of the revision, made at the first call; None: there is no revision."""
+        """The worktree of the revision, made at the first call, or None without a revision."""
         revision = self.variant.revision
         if revision is None:
             return None
@@ -288,7 +291,7 @@ class ReferenceSide:
         return tree
 
     def _there(self, path: str) -> str:
-        """A path of this tree in the worktree: of what has moved with its test since, where it was then."""
+        """Map a path of the candidate into the worktree, to the name that it had there if it was renamed."""
         revision = self.variant.revision
         if revision is None or not path or is_installed_here(path):
             return path
@@ -297,7 +300,7 @@ class ReferenceSide:
                 continue
             assert self.tree is not None
             there = self.tree / spelling.relative_to(revision.root)
-            for now, then in self.variant.moved:
+            for now, then in self.variant.renamed:
                 if not spelling.is_relative_to(now):
                     continue
                 before = self.tree / then.relative_to(revision.root) / spelling.relative_to(now)
@@ -307,8 +310,8 @@ class ReferenceSide:
         return path
 
 
-class Candidate(ReferenceSide):
-    """The change, where its base judges: plans that were made for the base's tree made plans for the candidate's."""
+class Candidate(OtherSide):
+    """The candidate under --distbench-judge=base: moves plans for the tree of the base into the candidate's."""
 
     builds_apart = False
 
@@ -325,39 +328,38 @@ class Candidate(ReferenceSide):
         return Path(self.variant.judged.candidate)
 
 
-class _Copy(ReferenceSide):
+class _Copy(OtherSide):
     builds_apart = False
 
     @functools.cached_property
     def tree(self) -> Path | None:
         revision = self.variant.revision
         assert revision is not None
-        return self._stack.enter_context(copy_beside(revision.root, self._directory, named=revision.commit))
+        return self._stack.enter_context(copy_working_tree(revision.root, self._directory, named=revision.commit))
 
 
 def outside(modules: Sequence[str], variant: Variant) -> tuple[str, ...]:
-    """The modules that are not the repository's: those may be imported once for both sides."""
+    """Select the modules outside of the repository, which are imported once for both sides."""
     if variant.revision is None:
         return tuple(modules)
     root = variant.revision.root if variant.judged is None else Path(variant.judged.base)
     return tuple(name for name in modules if not _is_below(name.partition(".")[0], root))
 
 
-def python_path(interpreter: Interpreter, directory: Path, entries: Sequence[str]) -> list[str]:
-    """``sys.path`` for another Python: this package, what the user put on ours, then its own.
+def python_path(interpreter: Interpreter, directory: Path, given: Sequence[str]) -> list[str]:
+    """``sys.path`` for another Python: this package, the folders that the user added to this one, then its own.
 
-    This package is reached through a link in a folder of its own: the folder it is installed in holds our torch.
+    This package is linked into a folder of its own, because the folder it is installed in has this Python's torch.
     """
     folder = directory / "package"
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (folder / PACKAGE.name).symlink_to(PACKAGE)
-    return [str(folder), *(e for e in entries if e and not is_installed_here(e)), *interpreter.path]
+    return [str(folder), *(path for path in given if path and not is_installed_here(path)), *interpreter.path]
 
 
 def _is_below(name: str, root: Path) -> bool:
-    """Whether a top-level module would come from below a folder. Imports nothing."""
-    found = [Path(entry, name) for entry in sys.path]
+    found = [Path(folder, name) for folder in sys.path]
     return any(
         (path.is_dir() or path.with_suffix(".py").is_file())
         and path.resolve().is_relative_to(root)

@@ -1,7 +1,7 @@
-"""Launches beside those that are judged: with a planted slowdown, or with torch's profiler on. None is stored.
+"""Launches that are not judged: with an injected slowdown, or with torch's profiler. None is stored.
 
-First launches with the delay are compared with the stored baseline, as launches of slower code would be. Where that
-asks for it, they are interleaved with launches of this tree without the delay. That is no regression.
+The positive control compares launches with the delay with the stored baseline, as those of slower code. A suspicious
+comparison is confirmed, interleaved with launches without the delay.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.comparisons import Stored
 from pytest_distbench.run.confirm import (
     Allowance,
     Interleaved,
@@ -36,9 +37,8 @@ from pytest_distbench.run.confirm import (
 )
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
-from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest, Settings
+from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import PairedLaunches, Source
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.store.files import replace_file
@@ -48,7 +48,7 @@ SUFFIX = ".trace.json.gz"
 
 
 def wants_trace(settings: Settings, result: CaseResult) -> bool:
-    """Whether a case that has its verdicts is to get a trace; one whose regression was expected is as it should be."""
+    """Whether --distbench-trace wants a trace of a judged case; none if its regression was expected."""
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
     slower = [v for v in result.verdicts if v.kind == "regressed" and (is_timing(v, v.unit) or v.unit == "s")]
@@ -58,9 +58,9 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
 def trace_case(
     session: Session, request: CaseRequest, source: Source, result: CaseResult, rerun: Rerun | None
 ) -> CaseTrace | None:
-    """Launch a case once more for its trace, and what it was compared with on the spot; None where none is wanted.
+    """Launch a case, and the other side of its A/B, once more for a trace, or return None if none is wanted.
 
-    Whatever goes wrong is told in the trace.
+    The trace has the reason if a launch failed.
     """
     launched = request.launched
     if launched is None or not wants_trace(session.settings, result):
@@ -104,9 +104,9 @@ def trace_case(
 def explain_places(
     session: Session, request: CaseRequest, source: Source, result: CaseResult, rerun: Rerun | None
 ) -> CasePlaces | None:
-    """Launch both sides of a timing that A/B found regressed under a recorder of places; None where none was.
+    """Launch both sides of a timing that A/B found regressed under a recorder of places, or return None.
 
-    The baseline runs twice, for the noise, where that is short enough. Whatever goes wrong is told in what is returned.
+    The baseline runs twice, for the noise, if that is short enough. The result has the reason if a launch failed.
     """
     launched, slower = request.launched, _slower_by_ab(result)
     if launched is None or not slower or result.xfail_perf:
@@ -138,9 +138,8 @@ def _slower_by_ab(result: CaseResult) -> list[Finding]:
 
 
 def _other_side(session: Session, request: CaseRequest, source: Source, rerun: Rerun | None) -> Variant | None:
-    """What a case was compared with on the spot."""
-    variant = session.launching.compared_with if rerun is None else rerun.beside.get(request.case.key)
-    return variant if source.references else None
+    variant = session.launching.compared_with if rerun is None else rerun.variants.get(request.case.key)
+    return variant if source.others else None
 
 
 def _why_not_profiled(session: Session, launched: LaunchRequest) -> str:
@@ -150,15 +149,15 @@ def _why_not_profiled(session: Session, launched: LaunchRequest) -> str:
     return why
 
 
-HERE = Variant(revision=None, interpreter=None)  # this tree, without the delay
+HERE = Variant(revision=None, interpreter=None)  # the candidate without the delay
 
 BEYOND = 4 / 3
-"""What is planted is so many times the tolerance: one that is exactly as large is no regression, nor far from one."""
+"""An injected slowdown is so many times the tolerance, because one of exactly the tolerance is no regression."""
 
 LEAST_SHARE = 0.05  # of a case that tolerates next to nothing
 
 
-def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
+def timings_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
     return [
         m.key
         for m in launch.measurements
@@ -167,28 +166,30 @@ def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] =
 
 
 def share_beyond(tolerances: Iterable[float]) -> float:
-    """The share of its own duration by which what is timed is delayed: beyond all of these tolerances."""
+    """The delay of timed code, as a share of its duration, that is beyond all of these tolerances."""
     return max(LEAST_SHARE, BEYOND * max(tolerances))
 
 
-def spoken_against(verdicts: Sequence[Finding], clocks: Collection[str]) -> Finding | None:
-    """What fails the case whatever the clocks say, so that nothing can be learned of them."""
-    return next((v for v in verdicts if v.is_failure and v.metric not in clocks), None)
+def other_failure(verdicts: Sequence[Finding], timings: Collection[str]) -> Finding | None:
+    """The verdict that fails the case apart from its timings, so that these say nothing, or None."""
+    return next((v for v in verdicts if v.is_failure and v.metric not in timings), None)
 
 
-OWN_CLOCKS = "nothing in it could be delayed: it takes its own times, with none of rank.timed, rank.goal and rank.phase"
+OWN_TIMINGS = (
+    "nothing in it could be delayed: it takes its own times, with none of rank.timed, rank.goal and rank.phase"
+)
 DERIVED = "a number that distbench.judge computes from several runs cannot be delayed as a whole"
 
 
 class _Delayed(Interleaved):
-    """Judges interleaved launches with and without the delay."""
+    """Comparison of launches with the delay with interleaved ones without it."""
 
     def __init__(self, request: CaseRequest, tolerances: Mapping[str, float], budget: Allowance) -> None:
         super().__init__(request, LOOKS, budget)
         self._tolerances = tolerances
 
     def may_begin(self, source: Source, look: int) -> bool:
-        """The first look was asked for, however long it takes: without it the control would say nothing."""
+        """Whether there is time for a look; for the first one always, because the control needs it."""
         return look == LOOKS[0] or super().may_begin(source, look)
 
     def judge(self, source: Source) -> list[Finding]:
@@ -205,7 +206,7 @@ class _Delayed(Interleaved):
         return list(found.values())
 
 
-class _Planted:
+class _Injected:
     def __init__(self, session: Session, launched: LaunchRequest, request: CaseRequest, control: Control) -> None:
         self._session = session
         self._request = request
@@ -214,55 +215,55 @@ class _Planted:
         self._control = control
         self._count = 0
 
-    def follow(self, clocks: list[str]) -> Control:
+    def follow(self, timings: list[str]) -> Control:
         session = self._session
         stored, alone = session.stored(self._request), session.source(self._launched)
-        met = session.run(self._request, alone, stored)
+        met = session.decide(self._request, alone, stored)
         self._count = len(alone)
         self._control = replace(self._control, has_baseline=stored.has_numbers)
         if alone.failed is not None:
             return self._untried(f"a launch with the delay failed: {alone.failed.reason}")
         if not any(launch.delayed_s for launch in alone.launches):
-            return self._untried(OWN_CLOCKS)
-        if against := spoken_against(met.verdicts, clocks):
-            return self._untried(f"{metric_text(against)} is {against.kind} already, without any delay")
+            return self._untried(OWN_TIMINGS)
+        if failure := other_failure(met.verdicts, timings):
+            return self._untried(f"{metric_text(failure)} is {failure.kind} already, without any delay")
         if met.xfail_perf:
             return self._untried(f"its regression is expected: {met.xfail_perf}")
-        found = [v for v in met.verdicts if v.metric in clocks]
+        found = [v for v in met.verdicts if v.metric in timings]
         if any(v.code == "bound" for v in found):
-            return self._decided("bound", met, clocks)
+            return self._decided("bound", met, timings)
         if stored.has_numbers:
             try:
                 suspect = stored.suspect(alone, met, ())
             except NotRecorded as error:
-                return self._decided("stored", met, clocks, why_alone=str(error))
+                return self._decided("stored", met, timings, why_alone=str(error))
             if session.confirmer is None:
-                return self._decided("stored", met, clocks, why_alone="--distbench-confirm=off")
+                return self._decided("stored", met, timings, why_alone="--distbench-confirm=off")
             if suspect is None:
-                return self._decided("screening", met, clocks)
-        elif alone.why_never_beside:
-            return self._untried(f"no baseline, and {alone.why_never_beside}")
-        return self._interleaved(stored, alone, met, clocks)
+                return self._decided("screening", met, timings)
+        elif alone.why_not_interleaved:
+            return self._untried(f"no baseline, and {alone.why_not_interleaved}")
+        return self._interleaved(stored, alone, met, timings)
 
-    def _interleaved(self, stored: Stored, alone: Source, met: CaseResult, clocks: list[str]) -> Control:
+    def _interleaved(self, stored: Stored, alone: Source, met: CaseResult, timings: list[str]) -> Control:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
-        beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
+        pairs = PairedLaunches(session.launching, bounded, HERE, has_control=True)
         budget = Allowance(session.settings.confirm_budget_s)
-        tolerances = accepted_changes(self._request.terms, met.launches, stored.entry)
-        with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):
-            verdicts = _Delayed(self._request, tolerances, budget).settle(beside)
-        self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
-        failed = beside.failed.reason if beside.failed is not None else beside.alone
+        tolerances = accepted_changes(self._request.terms, met.launches, stored.baseline)
+        with budget.waiting(session.alone(self._request.case.world_size, takes_host=pairs.takes_host)):
+            verdicts = _Delayed(self._request, tolerances, budget).decide_in_time(pairs)
+        self._count += len(pairs.launches) + len(pairs.others) + len(pairs.controls)
+        failed = pairs.failed.reason if pairs.failed is not None else pairs.alone
         if failed:
             return self._untried(f"an A/B launch failed: {failed}")
-        return self._decided("turns", replace(met, verdicts=verdicts), clocks)
+        return self._decided("turns", replace(met, verdicts=verdicts), timings)
 
-    def _decided(self, step: Step, met: CaseResult, clocks: list[str], *, why_alone: str = "") -> Control:
+    def _decided(self, step: Step, met: CaseResult, timings: list[str], *, why_alone: str = "") -> Control:
         return replace(
             self._control,
             step=step,
-            verdicts=[v for v in met.verdicts if v.metric in clocks],
+            verdicts=[v for v in met.verdicts if v.metric in timings],
             why_alone=why_alone,
             **self._cost(),
         )
@@ -274,8 +275,8 @@ class _Planted:
         return {"launches": self._count, "took_s": time.monotonic() - self._began_at}
 
 
-def plant(session: Session, request: CaseRequest, healthy: CaseResult) -> Control | None:
-    """Plant a slowdown in a case, and say what is found of it; None where none is asked for, or it has no clock."""
+def inject_slowdown(session: Session, request: CaseRequest, healthy: CaseResult) -> Control | None:
+    """Inject a slowdown into a case and report whether it is detected, or return None without option or timings."""
     asked, launched, last = session.settings.control, request.launched, healthy.launches[-1]
     if asked is None:
         return None
@@ -284,13 +285,13 @@ def plant(session: Session, request: CaseRequest, healthy: CaseResult) -> Contro
     if last.outcome != "passed":
         return None
     printed = launched.read if isinstance(launched.work, Ranks) else {}
-    clocks = clocks_of(request.terms, last, left_out=printed)
-    if not clocks:
+    timings = timings_of(request.terms, last, left_out=printed)
+    if not timings:
         return None
     if why := kind_of(launched.work).why_no_delay:
         return Control(why_not=why)
-    tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).entry)
-    share = share_beyond(tolerances[key] for key in clocks) if asked == BY_TOLERANCE else float(asked)
+    tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).baseline)
+    share = share_beyond(tolerances[key] for key in timings) if asked == BY_TOLERANCE else float(asked)
     left_out = sorted({m.name for m in last.measurements if m.name in printed})
     control = Control(share=share, is_chosen=asked != BY_TOLERANCE, left_out=left_out)
-    return _Planted(session, launched, request, control).follow(clocks)
+    return _Injected(session, launched, request, control).follow(timings)

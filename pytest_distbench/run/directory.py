@@ -1,10 +1,7 @@
-"""The private folder of one pytest run: logs, rank reports, sockets. Removed when all went well, else kept for reading.
+"""The run directory: logs, rank reports, sockets, worktrees. It is kept only if a launch failed.
 
-Another revision of the repository, or a copy of the working tree, is checked out in it.
-
-Kept folders do not pile up: a new run removes all but the newest few of its project, and those of other projects when
-they are old; never one that is in use. What launches that passed have printed is there until their test is over, and
-for good where the user wants it.
+A new run removes all kept directories of its project but the newest few, and those of other projects when they are old,
+but none that is in use. The output of launches that passed is removed after their test; ``--distbench-out`` copies it.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _LONGEST_NAME = 120
 
 
 def place(folder: Path, title: str) -> Path:
-    """The path of a title in a folder, whose slashes separate folders."""
+    """The path of a title below a folder; slashes in the title separate folders."""
     for part in filter(None, title.split("/")):
         name = quote(part, safe=" []=,+@:{}")
         if name in (".", ".."):
@@ -49,20 +46,22 @@ def place(folder: Path, title: str) -> Path:
 
 KEPT = 3  # folders of a project's earlier runs that stay, the newest ones
 OLD_S = 86400.0
-"""When a folder goes that another project's run has left: projects share the place, and may never run again."""
+"""Age at which the directory of another project is removed, because that project may never run again."""
 
 _PREFIX = "distbench-"
 _UNLOCKED = ".distbench-"
 _LOCK = "in-use.lock"
 _PROJECT = "project"  # holds the name of the project whose run it was
 _SEMAPHORES = Path("/dev/shm")
-"""Where named semaphores are files (sem_overview(7)); those of multiprocessing are named after the run directory."""
+"""Folder of named semaphores (sem_overview(7)); those of multiprocessing are named after the run directory."""
 
 
 class RunDirectory:
-    """A folder below the system's place for temporary files that only this user can enter.
+    """A folder below TMPDIR that only this user can enter.
 
-    The project whose run it is, is told from others by its path. Copies of what is printed may be kept in a folder.
+    Args:
+        project: path that identifies the project.
+        kept_in: folder for copies of the ranks' output, or None.
     """
 
     def __init__(self, project: Path, kept_in: Path | None = None) -> None:
@@ -74,7 +73,7 @@ class RunDirectory:
         (made / "data").mkdir()
         self._lock = FileLock(made / _LOCK)
         self._lock.acquire()
-        # With its name it is locked: a sweep that comes between the two would take it for one of a run that has ended.
+        # Renamed after locking: a sweep in between would take it for the directory of a run that has ended.
         self.path = made.rename(made.with_name(made.name.replace(_UNLOCKED, _PREFIX, 1)))
         self.data = self.path / "data"
         self._launches = 0
@@ -87,10 +86,7 @@ class RunDirectory:
         return directory
 
     def take(self, record: LaunchRecord, title: str, side: str = "") -> None:
-        """Take over the folder of a launch that is over; of one that passed nothing is kept but what its ranks printed.
-
-        Slashes in the title of its case separate folders.
-        """
+        """Take over the folder of a launch that is over; if it passed, only the output of its ranks is kept."""
         self.failed += record.outcome == "failed"
         folder = Path(record.logs)
         logs = LaunchFiles(folder).logs()
@@ -111,7 +107,7 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """What was printed is not kept beyond the test that it was printed in."""
+        """Remove the output of launches that passed, at the end of their test."""
         for folder in self._printed:
             shutil.rmtree(folder, ignore_errors=True)
         self._printed.clear()
@@ -140,29 +136,26 @@ def _sweep(own: Path) -> None:
 
 
 def _project_of(path: Path) -> bytes:
-    """Empty for a folder that another run, which started at the same moment, is about to remove."""
     try:
         return (path / _PROJECT).read_bytes()
-    except OSError:
+    except OSError:  # another run, which started at the same moment, is removing it
         return b""
 
 
 def _unlink_semaphores(run: Path) -> None:
-    """Remove the locks of a run's ranks that are left: of one that was killed with its resource tracker."""
     for path in _SEMAPHORES.glob(f"sem.{glob.escape(run.name)}-*"):
         path.unlink(missing_ok=True)
 
 
 def _modified_at(path: Path) -> float:
-    """0 for a folder that another run, which started at the same moment, has removed meanwhile."""
     try:
         return path.stat().st_mtime
-    except OSError:
+    except OSError:  # another run, which started at the same moment, has removed it
         return 0.0
 
 
 def is_of_an_ended_run(path: Path) -> bool:
-    """Whether a folder is, or was, of a run of this user that has ended; a killed run's lock went with it."""
+    """Whether a folder is, or was, the run directory of a run of this user that has ended or was killed."""
     if not path.name.startswith(_PREFIX):
         return False
     if not path.exists():
@@ -178,20 +171,20 @@ def is_of_an_ended_run(path: Path) -> bool:
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""This package: its code is the running one on both sides, also where the repository is its own."""
+"""This package, whose running code is used on both sides, even if the repository is its own."""
 
-FOLDER = "tree"  # of a worktree, in the run directory; the commit follows
+FOLDER = "tree"  # prefix of a worktree's name in the run directory; the commit follows
 
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
 _LINES = 4
 _OTHERS = ("ls-files", "--others", "--exclude-standard", "-z")
-_LARGE_BYTES = 1 << 26  # data that nobody told git of; a copy would take longer than it is worth
+_LARGE_BYTES = 1 << 26  # untracked data; a copy would take longer than it is worth
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A commit of the repository that pytest's root folder belongs to."""
+    """A commit of the repository of pytest's root directory."""
 
     name: str
     commit: str
@@ -220,11 +213,13 @@ def find_revision(name: str, inside: Path, *, asked: str = "") -> Revision:
 
 @contextlib.contextmanager
 def check_out(revision: Revision, run_directory: Path, *, named: str = "") -> Iterator[Path]:
-    """Have a revision in a folder of the run directory; afterwards neither the folder nor git's note of it is left.
+    """Check out a revision in a worktree below the run directory, and remove it at the end.
 
-    The working tree and its index are not touched, and no hook runs. What a run that was killed has left goes first. A
-    revision that is there already, for another Python, has another folder. The folder is named after another commit
-    where one is given.
+    Neither the working tree nor its index changes, and no hook runs. Worktrees of killed runs are removed first. A
+    second worktree of a revision, for another Python, has a number.
+
+    Args:
+        named: the commit that the worktree is named after, if it is not that of the revision.
     """
     remove_stale(revision.root)
     name = f"{FOLDER}-{(named or revision.commit)[:_SHORT]}"
@@ -241,11 +236,11 @@ def check_out(revision: Revision, run_directory: Path, *, named: str = "") -> It
 
 
 @contextlib.contextmanager
-def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path]:
-    """Have the working tree itself where a revision would be: what differs from HEAD is copied, what it ignores linked.
+def copy_working_tree(root: Path, run_directory: Path, *, named: str) -> Iterator[Path]:
+    """Make a worktree with the state of the working tree: changed files are copied, ignored ones linked.
 
     Raises:
-        LauncherError: it is not to be had: a submodule differs, or what git does not know is large.
+        LauncherError: a submodule differs, or an untracked file is large.
     """
     with check_out(find_revision("HEAD", root, asked="a copy of the working tree"), run_directory, named=named) as tree:
         for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *_OTHERS)]:
@@ -269,8 +264,8 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
 
 
 def differing_names(revision: Revision) -> list[str]:
-    """The files that differ between a revision and the working tree, and those that git does not know yet."""
-    seen = "--ignore-submodules=none"  # whatever .gitmodules says, which is the candidate's
+    """Names of the files that differ between a revision and the working tree, and of untracked files."""
+    seen = "--ignore-submodules=none"  # not as .gitmodules says, which the candidate may have changed
     tracked = _names(revision.root, "diff", "--name-only", "--no-renames", seen, "-z", revision.commit)
     return sorted({*tracked, *_names(revision.root, *_OTHERS)})
 
@@ -283,7 +278,7 @@ def _names(root: Path, *arguments: str) -> list[str]:
 
 
 def _add(root: Path, tree: Path, revision: Revision) -> None:
-    """Make a worktree, with the submodules that the working tree has: git leaves them empty."""
+    """Add a worktree, with the submodules that the working tree has, which git leaves empty."""
     made = _git(root, "worktree", "add", "--quiet", "--detach", "--force", str(tree), revision.commit)
     if made.returncode:
         raise LauncherError(f"git could not check out {revision} next to the working tree: {_said(made)}")
@@ -303,12 +298,12 @@ def _submodules(tree: Path) -> list[tuple[str, str]]:
     if not (tree / ".gitmodules").exists():
         return []
     listed = _git(tree, "ls-tree", "-r", "-z", "HEAD").stdout.split("\0")
-    entries = [line.partition("\t") for line in listed if line.startswith("160000 commit ")]
-    return [(path, description.split()[2]) for description, _, path in entries]
+    found = [line.partition("\t") for line in listed if line.startswith("160000 commit ")]
+    return [(path, description.split()[2]) for description, _, path in found]
 
 
 def remove_stale(root: Path) -> None:
-    """Forget the worktrees of runs that were killed, known by their place; nobody else's are touched."""
+    """Remove the worktrees of killed runs, which are known by their path; no others."""
     for line in _git(root, "worktree", "list", "--porcelain").stdout.splitlines():
         key, _, value = line.partition(" ")
         tree = Path(value)
@@ -319,7 +314,6 @@ def remove_stale(root: Path) -> None:
 
 
 def _remove(root: Path, tree: Path) -> None:
-    """Whatever state it is in: files that a rank left there, or a folder that is gone already."""
     for path, _ in _submodules(tree):
         if (root / path / ".git").exists():
             _remove(root / path, tree / path)
@@ -336,6 +330,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    """The end of what it printed: the reason often stands before the last line, which says what to do about it."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    # not the last line alone: it often says what to do, and one before it why
     return " | ".join(lines[-_LINES:]) if lines else f"git ended with exit code {done.returncode}"

@@ -1,11 +1,11 @@
-"""The base as judge: the revision that a change is compared with brings the tests, and the change brings the code.
+"""Judge a change with the tests of its base: ``--distbench-judge=base``.
 
-There are three trees. Of the *working tree* nothing runs. The *base* is a worktree of the revision: pytest runs in it,
-and so do the ranks of the revision. The *candidate* is a copy of the working tree in which the files that judge are the
-base's: the ranks of the candidate run there, and nothing else does. What pytest's process evaluates (tests, fixtures,
-conftest.py, plugins, settings) is the base's therefore, whatever the change has made of it.
+There are three trees. Nothing runs in the *working tree*. The *base* is a worktree of the revision: pytest and the
+ranks of the revision run in it. The *candidate* is a copy of the working tree in which the judging files are the
+base's: only the ranks of the candidate run there. So pytest evaluates the tests, fixtures, conftest.py, plugins and
+settings of the base, even if the change has other ones.
 
-A rank runs code of the change as this user. What such code does on purpose to the machine, nobody here prevents.
+A rank runs code of the change as this user. Nothing protects the machine from malicious code.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from pytest_distbench.run.directory import (
     Revision,
     RunDirectory,
     check_out,
-    copy_beside,
+    copy_working_tree,
     differing_names,
     find_revision,
 )
 
-JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})  # all that lies in a folder of such a name judges
+JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})  # all files below a folder of such a name judge
 JUDGING_FILES = frozenset({
     "conftest.py", "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg",
 })  # fmt: skip
-"""So do files of these names, wherever they lie: what pytest reads, besides the tests themselves."""
+"""Names of files that judge in any folder, because pytest reads them."""
 
 _VARIABLE = "DISTBENCH_JUDGED"
-"""In the environment of pytest in the base, and of its workers: the file that tells of the change."""
+"""Variable of pytest in the base, and of its workers: the file with the :class:`Judged`."""
 
 _WRITING = frozenset({
     "--distbench-out", "--distbench-json", "--distbench-report", "--junitxml", "--junit-xml", "--log-file",
     "--basetemp", "--report-log", "--html", "--json-report-file", "--alluredir", "--benchmark-json",
 })  # fmt: skip
-"""Options whose value is written: relative to where the command was typed, as ever."""
+"""Options with the path of an output, which is relative to the working directory of the command."""
 
 
 class Judged(Record, frozen=True, kw_only=True):
-    """A change that its base judges, as the process that pytest runs in gets to know it.
+    """A change that its base judges, for the process of pytest.
 
     Attributes:
         revision: the base as it was named, for instance ``main``.
-        root: of the working tree.
-        folder: where the command was typed.
+        root: the root of the working tree.
+        folder: the working directory of the command.
         base: the tree that pytest runs in.
         differing: names of the files that differ between the working tree and the base, new ones too.
-        pid: of the process that removes the trees.
+        pid: the process that removes the trees.
     """
 
     revision: str
@@ -80,22 +80,22 @@ class Judged(Record, frozen=True, kw_only=True):
         return str(Revision(self.revision, self.commit, Path(self.root)))
 
     def in_working_tree(self, path: Path) -> Path:
-        """A path of the base where the working tree has it; any other as it is."""
+        """Map a path of the base to the working tree; another path stays."""
         return Path(self.root, path.relative_to(self.base)) if path.is_relative_to(self.base) else path
 
     def in_base(self, path: str) -> str:
-        """A path of the working tree where the base has it; any other, and what is installed there, as it is."""
+        """Map a path of the working tree to the base; another path, and one of an installed package, stays."""
         spellings = () if not path or is_installed_here(path) else (Path(path), Path(path).resolve())
         found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
         return path if found is None else str(Path(self.base, found.relative_to(self.root)))
 
     def keep_out(self) -> None:
-        """Have this process import from the base what it would import from the working tree."""
+        """Make this process import modules of the base instead of the working tree."""
         sys.path[:] = dict.fromkeys(map(self.in_base, sys.path))
         move_editables(self.in_base)
 
     def check_imports(self) -> None:
-        """Make sure that this process has imported nothing of the working tree, which a hook may lead to."""
+        """Check that this process has imported nothing of the working tree, as by an import hook."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if not isinstance(file, str) or not Path(file).is_absolute() or Path(file).is_relative_to(PACKAGE):
@@ -107,11 +107,11 @@ class Judged(Record, frozen=True, kw_only=True):
                 )
 
     def take_over(self, patterns: Sequence[str], tests: Sequence[str]) -> list[str]:
-        """Put the files of the base that judge into the candidate's tree; returns what of the change is not used.
+        """Put the judging files of the base into the candidate; return the files of the change that are not used.
 
         Args:
-            patterns: of the names of test files, pytest's ``python_files``.
-            tests: the tests that were given, with the paths of their files.
+            patterns: patterns of the names of test files, pytest's ``python_files``.
+            tests: the tests on the command line, with the paths of their files.
         """
         given = {os.path.relpath(Path.cwd() / test.partition("::")[0], self.base) for test in tests}
         unused = []
@@ -144,10 +144,10 @@ def _judges(name: str, patterns: Sequence[str]) -> bool:
 
 @functools.cache
 def judged_here() -> Judged | None:
-    """The change that this process judges; None: it runs in no base."""
+    """The change that this process judges, or None outside of a base."""
     if _VARIABLE not in os.environ:
         return None
-    with contextlib.suppress(OSError):  # of a run that is over
+    with contextlib.suppress(OSError):  # the run is over
         judged = msgspec.json.decode(Path(os.environ[_VARIABLE]).read_bytes(), type=Judged)
         return judged if Path.cwd().is_relative_to(judged.base) else None  # a test may run pytest elsewhere
     return None
@@ -155,10 +155,10 @@ def judged_here() -> Judged | None:
 
 @contextlib.contextmanager
 def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], dict[str, str]]]:
-    """The trees, while they are there, with what pytest is given in the base: arguments and variables.
+    """Make the trees; yield the change, and the arguments and variables of pytest in the base.
 
     Raises:
-        ConfigurationError: no base is named, or pytest could not be run in it as it was asked for here.
+        ConfigurationError: no base is named, or pytest cannot run in it with these arguments.
         LauncherError: git could not check out a tree.
     """
     folder = Path.cwd()
@@ -196,7 +196,9 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
                 root=str(revision.root),
                 folder=str(folder),
                 base=str(trees.enter_context(check_out(revision, directory.path)).resolve()),
-                candidate=str(trees.enter_context(copy_beside(revision.root, directory.path, named=head)).resolve()),
+                candidate=str(
+                    trees.enter_context(copy_working_tree(revision.root, directory.path, named=head)).resolve()
+                ),
                 differing=differing,
                 pid=os.getpid(),
             )
@@ -206,11 +208,11 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
                 raise ConfigurationError(
                     f"--distbench-judge=base: {revision} has no folder {folder}: run it from above"
                 )
-            path = [judged.in_base(entry) for entry in sys.path]
+            path = [judged.in_base(place) for place in sys.path]
             own_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             leading = dict.fromkeys([new for new, old in zip(path, sys.path, strict=True) if new != old])
-            entries = [*leading, *(judged.in_base(e) for e in own_path if e)]
-            variables = {_VARIABLE: str(file), "PYTHONPATH": os.pathsep.join(dict.fromkeys(entries))}
+            places = [*leading, *(judged.in_base(place) for place in own_path if place)]
+            variables = {_VARIABLE: str(file), "PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
             there = _arguments_there(arguments, judged)
             yield judged, there if judge else ["--distbench-judge=base", *there], variables
     finally:
@@ -218,7 +220,6 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
 
 
 def _last(option: str, arguments: Sequence[str]) -> str:
-    """The value of an option, of the last one where it is given again; empty: it is not given."""
     found = ""
     for word, following in itertools.pairwise([*arguments, ""]):
         if word == option or word.startswith(f"{option}="):
@@ -227,7 +228,7 @@ def _last(option: str, arguments: Sequence[str]) -> str:
 
 
 def _arguments_there(arguments: Sequence[str], judged: Judged) -> list[str]:
-    """The arguments as they mean the base's files, and write where they would have written."""
+    """Map paths among the arguments to the base, but not those of outputs."""
     found, before = [], ""
     for word in arguments:
         is_option = word.startswith("-")
@@ -257,11 +258,11 @@ import runpy
 runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 """,
 )
-"""pytest in the base, for Python: what else is installed in the working tree, plugins too, is the base's by then."""
+"""Arguments of Python that run pytest in the base, where plugins of the working tree are the base's."""
 
 
 def prepare() -> None:
-    """Keep the working tree out of this process, and leave this package to pytest, which imports it by itself."""
+    """Keep the working tree out of this process, and unload this package, which pytest imports as a plugin."""
     judged = judged_here()
     assert judged is not None
     judged.keep_out()
@@ -270,9 +271,9 @@ def prepare() -> None:
 
 
 def begin(arguments: Sequence[str]) -> None:
-    """Make this process, in which pytest begins, one of the base, or become the one that makes the base first.
+    """Replace this process by ``distbench judge``, which makes the base and starts pytest in it.
 
-    In the base it imports nothing of the working tree from here on.
+    In the base keep the working tree out of this process instead.
     """
     judged = judged_here()
     if judged is None:

@@ -1,12 +1,11 @@
-"""The table of kinds of launch, and the table of what happens around every launch, whatever it runs.
+"""The table of kinds of launch, and the table of the code around every launch.
 
 A kind says how launches are run, compared and judged. A new one is a record of its own, below
 :class:`~pytest_distbench.records.plan.Work`, and a row: ``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
 
-A conftest or a plugin adds what should happen around launches by one row, too: ``AROUND["mine"] = Mine``. How busy GPUs
-and CPUs are is looked at from pytest's process, so that no rank does it. Ranks with a CPU quota have a control group
-each, from before they start until they ended. The same ranks on fewer hosts are another measurement; with more ranks
-than this host has cores what they compute counts, and their clocks are only shown.
+A conftest or a plugin adds code around launches by a row: ``AROUND["mine"] = Mine``. pytest's process measures the
+utilisation of GPUs and CPUs, so that no rank does it. Ranks with a CPU quota have a control group each. The same ranks
+on fewer hosts are another case; the timings of more ranks than this host has cores are shown and not judged.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from pytest_distbench.run.request import Settings
 from pytest_distbench.units import GIGABYTE
 from pytest_distbench.worker.load import busy_s, usable_cpus
 
-InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
-"""Runs launches that are to be compared; None for those that were left out because one did not pass."""
+Interleave = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
+"""Runs launches that are compared; None for those that were left out because one did not pass."""
 
 
 def one_after_the_other(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
-    """Launches that have no blocks to take turns at, in an order that is drawn anew each time."""
+    """Run launches that have no blocks to interleave, in a random order."""
     found: dict[int, LaunchRecord] = {}
     for index in random.sample(range(len(arms)), len(arms)):
         if all(record.outcome == "passed" for record in found.values()):
@@ -59,24 +58,23 @@ HERE = Hosting()  # of processes that run on this host, and import torch themsel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchKind:
-    """One kind of launch, as the rest of the code sees it.
+    """A kind of launch.
 
     Attributes:
-        run: runs one. Whatever becomes of it is in the record.
-        in_turns: runs those that are to be compared.
-        why_alone: why they cannot be, in a clause; empty: they can.
-        hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
-        why_no_ranks: why it has no ranks of one group, which torch's profiler could see, and of which one could be
-            given the terminal, or be the only one, in a clause; empty: it has.
-        why_no_delay: why no slowdown can be planted in one, in a clause; empty: it can.
-        open_s: an answer that is open gets more launches only while those so far took less, if the user says nothing.
-        most_open: the most launches that an open answer is worth, if the user says nothing.
-        most_stored: the most launches that an update stores, whatever their noise, if the user says nothing.
-        launcher: of the work and the name of the run's launcher of ranks: the name that its baselines carry.
+        run: runs one launch, and returns its record even if it failed.
+        interleave: runs launches that are compared.
+        why_alone: why they cannot be interleaved, in a clause, or "".
+        hosting: how it uses this host, or None for what the launcher of its ranks says.
+        why_no_ranks: why its ranks cannot be profiled, attached to or faked, in a clause, or "".
+        why_no_delay: why no slowdown can be injected into it, in a clause, or "".
+        open_s: an undecided case gets more launches while those so far took less, in seconds, by default.
+        most_open: the most launches of an undecided case, by default.
+        most_stored: the most launches that an update stores, by default.
+        launcher: (work, launcher of the run) -> name of the launcher in its baselines.
     """
 
     run: Callable[[LaunchPlan, Side], LaunchRecord]
-    in_turns: InTurns = one_after_the_other
+    interleave: Interleave = one_after_the_other
     why_alone: str = ""
     hosting: Hosting | None = HERE
     why_no_ranks: str = ""
@@ -95,7 +93,7 @@ LAUNCH_KINDS: Table[type[Work], LaunchKind] = Table(
     {
         Ranks: LaunchKind(
             run=supervise,
-            in_turns=run_interleaved,
+            interleave=run_interleaved,
             hosting=None,
             launcher=lambda work, launcher: launcher,
         ),
@@ -106,11 +104,11 @@ LAUNCH_KINDS: Table[type[Work], LaunchKind] = Table(
         ),
     },
 )
-"""By the type of what a launch runs."""
+"""Type of work -> kind of launch."""
 
 
 def kind_of(work: Work) -> LaunchKind:
-    """The row of what a launch runs; :class:`ConfigurationError` where it has none."""
+    """The row of the work of a launch, or :class:`ConfigurationError` if there is none."""
     if (kind := LAUNCH_KINDS.get(type(work))) is None:
         name, known = type(work).__name__, ", ".join(row.__name__ for row in LAUNCH_KINDS)
         raise ConfigurationError(
@@ -125,32 +123,30 @@ def run_launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 
 Describe = Callable[[LaunchRecord], LaunchRecord]
-"""The record of a launch that is over -> the same with what was seen around it; of a pair it is asked for each."""
+"""Adds what was measured around a launch to its record; called for each launch of a pair."""
 
 
 class Around:
-    """Something that is done, or looked at, around every launch of a run."""
+    """Code around every launch of a run."""
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """The plan of a launch that passes it, with what ranks need of it."""
+        """Add to the plan of a launch what its ranks need."""
         del hosting, folder
         return plan
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Do it while a launch runs; of a pair the plan is this tree's. Raises :class:`LauncherError` where it cannot
-        be done, so that the launch would mean nothing.
-        """
+        """Run around a launch or a pair, whose plan is the candidate's; :class:`LauncherError` ends the launch."""
         del plan, hosting
         yield lambda record: record
 
     def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """What it makes of a case that is launched so, by name: cases that differ in it are never compared."""
+        """Conditions of a case that is launched so, by name: cases that differ in one are never compared."""
         del request
         return {}
 
     def close(self) -> None:
-        """Let go of what it holds. Another launch may come nevertheless."""
+        """Release what it holds; another launch may follow."""
 
 
 _FIRST_PAUSE_S = 0.125  # between two looks; the system counts in ticks of 0.01 s
@@ -166,7 +162,7 @@ class UtilisationAround(Around):
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Look at this host's CPUs: seconds since it began -> their share that was busy since the look before."""
+        """Record the utilisation of this host's CPUs: [(seconds since the start, share since the last sample)]."""
         del plan
         if hosting.hosts != "one":
             yield lambda record: record
@@ -184,7 +180,7 @@ class UtilisationAround(Around):
             thread.join()
 
     def looks(self, wait: Callable[[float], bool]) -> Iterator[tuple[float, float]]:
-        """Until waiting says that it is over: a moment, and the share that was busy since the one before."""
+        """Yield (seconds, share of the CPUs that was busy) until ``wait`` returns True."""
         cpus = len(usable_cpus())
         start = last = self._now()
         before = self._busy()
@@ -197,17 +193,17 @@ class UtilisationAround(Around):
                 last, before = now, busy
 
 
-_MARGIN_S = 1.0  # to tell of a launch before somebody else ends its test
+_MARGIN_S = 1.0  # to report on a launch before its test is ended from outside
 
 
 def devices(gpus: Gpus, world_size: int) -> list[int]:
-    """CUDA device of each rank: one of its own, or shared evenly; none on the CPU."""
+    """The CUDA device of each rank: one of its own, or shared evenly; [] on the CPU."""
     count = len(gpus.visible)
     return [rank % count for rank in range(world_size)] if count else []
 
 
 class GpusAround(Around):
-    """How the GPUs fare meanwhile. After a failure it is waited until ended ranks have given their memory back."""
+    """Watches the GPUs during a launch; after a failure it waits until ended ranks have released their memory."""
 
     def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
         self._gpus = gpus
@@ -224,7 +220,7 @@ class GpusAround(Around):
         before = watch.memory_in_use(plan.world_size)
         ranks = self._gpus.visible[: plan.world_size]
         is_joined = len(ranks) == plan.world_size and not plan.shares_gpu
-        with watch.during(plan.world_size) as witnesses:
+        with watch.during(plan.world_size) as seen:
 
             def describe(record: LaunchRecord) -> LaunchRecord:
                 record = self._with_driver(record)
@@ -242,12 +238,11 @@ class GpusAround(Around):
                     for i, m in enumerate(measurements):
                         if "busbw_factor" in m.facts:
                             measurements[i] = replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE})
-                return replace(record, gpu_reports=witnesses, measurements=measurements, remarks=remarks)
+                return replace(record, gpu_reports=seen, measurements=measurements, remarks=remarks)
 
             yield describe
 
     def _with_driver(self, record: LaunchRecord) -> LaunchRecord:
-        """A launch with what no rank knows: the driver, and GPUs that are others than it was given."""
         driver = self._gpus.driver
         software = {**record.software, "driver": driver} if record.software and driver else record.software
         leased = [self._gpus.visible[device] for device in devices(self._gpus, len(record.gpus))]
@@ -266,7 +261,7 @@ def layout_text(layout: Sequence[int]) -> str:
 
 class QuotaAround(Around):
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """Name the control group of each rank; none without a quota, and for ranks that are made up."""
+        """Name the control group of each rank that has a quota and is not simulated."""
         del folder
         if plan.cpus is None or hosting.hosts == "none":
             return plan
@@ -275,10 +270,10 @@ class QuotaAround(Around):
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Make the groups that the plan names, and remove them: with how often the quota stopped each rank.
+        """Make and remove the control groups of a plan, and record how often the quota throttled the ranks.
 
-        The sides of a pair have them in common, rank by rank: they take turns. That the quota bit is information, of
-        the rank that it stopped most seldom.
+        The sides of a pair share them, rank by rank, because they alternate. The share is that of the rank that was
+        throttled least, and is not judged.
         """
         del hosting
         shares: list[float] = []
@@ -309,10 +304,10 @@ class QuotaAround(Around):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundSetup:
-    """What a row is made of.
+    """Arguments of the rows of :data:`AROUND`.
 
     Attributes:
-        on_progress: shows one line while something is waited for.
+        on_progress: shows one line during a wait.
     """
 
     settings: Settings
@@ -327,7 +322,7 @@ AROUND: Table[str, Callable[[AroundSetup], Around]] = Table(
         CPUS: lambda setup: QuotaAround(),
     },
 )
-"""By name; what comes first is outermost."""
+"""Name -> code around launches; the first row is outermost."""
 
 
 class Surroundings:
@@ -341,7 +336,7 @@ class Surroundings:
                 self._all[name] = make(setup)
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """The plan with what its ranks need of each row; folder: of the run."""
+        """Add to a plan what its ranks need of each row; ``folder`` is that of the run."""
         for around in self._all.values():
             if isinstance(around, Around):  # one of a conftest may have nothing to add
                 plan = around.ready(plan, hosting, folder)
@@ -349,12 +344,12 @@ class Surroundings:
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
+        """Run all rows around a launch, and yield the function that completes its record."""
         with contextlib.ExitStack() as stack:
-            seen = {name: stack.enter_context(around.during(plan, hosting)) for name, around in self._all.items()}
+            entered = {name: stack.enter_context(around.during(plan, hosting)) for name, around in self._all.items()}
 
             def describe(record: LaunchRecord) -> LaunchRecord:
-                for name, complete in reversed(seen.items()):
+                for name, complete in reversed(entered.items()):
                     record = expect(LaunchRecord, complete(record), f"AROUND[{name!r}]: what it yields")
                 if plan.cores is None:
                     return record
@@ -365,7 +360,7 @@ class Surroundings:
             yield describe
 
     def conditions(self, request: LaunchRequest) -> dict[str, str]:
-        """What is around a launch and makes another case of it, by name.
+        """The conditions of a case that come from the surroundings of its launches, by name.
 
         Raises:
             ConfigurationError: there are too few hosts for its ranks.

@@ -1,4 +1,4 @@
-"""What a run needs to start ranks: its private directory, its launchers, and the plan of each launch."""
+"""Start the launches of a run: its run directory, its launchers, and the plan of each launch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import (
     Candidate,
     LauncherKey,
-    ReferenceSide,
+    OtherSide,
     Variant,
     VariantKey,
     find_missed,
@@ -60,10 +60,14 @@ _Profiled = TypeVar("_Profiled")
 class Launching:
     """The launches of one pytest run.
 
-    ``on_start`` is called before anything is started that has to be ended, ``on_wait`` shows a line while another run
-    is waited for. What ranks print stays in their logs where nobody gets it as output. ``compared_with`` is what the
-    settings want this tree to be compared with, found. ``test_ends_at`` is the moment at which somebody else ends the
-    test that runs now. Each launch runs in its ``turn``; while the host is busy, its record says so.
+    Attributes:
+        on_start: called before the first process starts.
+        on_wait: shows a line during a wait for another run.
+        on_output: gets (rank, line) of the ranks' output, or None to keep it in their logs alone.
+        compared_with: the other side of A/B that the settings name, or None.
+        test_ends_at: when the running test is ended from outside, in seconds of ``time.monotonic()``, or None.
+        turn: makes the context in which each launch runs.
+        host_is_busy: whether another run measures on this host, which the records say.
     """
 
     settings: Settings
@@ -80,7 +84,7 @@ class Launching:
     host_is_busy: bool = False
     _directory: RunDirectory | None = None
     _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
-    _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
+    _other_sides: dict[VariantKey, OtherSide] = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     _unprepared: ExtensionError | None = None
     _began: float = field(default_factory=time.time)
@@ -100,7 +104,7 @@ class Launching:
         return self._directory
 
     def prepare(self) -> None:
-        """Let the launchers warm up in the background. Where they cannot, the first launch says why."""
+        """Let the launchers load torch in the background; if they cannot, the first launch says why."""
         try:
             with contextlib.suppress(LauncherError), self._blaming_launcher():
                 for side in [None] if self.compared_with is None else [None, self.compared_with]:
@@ -113,8 +117,8 @@ class Launching:
         return LAUNCHERS[self.settings.launcher]
 
     @contextlib.contextmanager
-    def in_turns(self, *, is_alone: bool) -> Iterator[None]:
-        """Each launch meanwhile waits for its turn; where somebody else measures on this host, its record says so."""
+    def one_at_a_time(self, *, is_alone: bool) -> Iterator[None]:
+        """Let each launch wait for its turn on a shared host; its record says whether another run measures there."""
         if not (is_alone and self.settings.shares_host):
             self.turn = functools.partial(turn_of_a_launch, has_timings=is_alone)
         self.host_is_busy = not is_alone
@@ -126,35 +130,32 @@ class Launching:
     def hosting(self, work: Work) -> Hosting:
         return kind_of(work).hosted_by(self.launcher_kind)
 
-    def reference(self, variant: Variant) -> ReferenceSide:
-        if variant.key not in self._references:
+    def other_side(self, variant: Variant) -> OtherSide:
+        if variant.key not in self._other_sides:
             if variant.is_exchanged and (
-                first := self._references.pop(replaced(variant, is_exchanged=False).key, None)
+                first := self._other_sides.pop(replaced(variant, is_exchanged=False).key, None)
             ):
-                first.close()  # its path is for this tree
+                first.close()  # its path is for the candidate
             launcher = functools.partial(self._launcher, variant)
-            self._references[variant.key] = ReferenceSide(variant, self.directory.path, launcher)
-        return self._references[variant.key]
+            self._other_sides[variant.key] = OtherSide(variant, self.directory.path, launcher)
+        return self._other_sides[variant.key]
 
     def release(self, variant: Variant) -> None:
-        """End what has been started for an exchange; the next one has its own."""
+        """End the launchers and worktree of an exchange; the next exchange has its own."""
         with contextlib.ExitStack() as last:
-            if (side := self._references.pop(variant.key, None)) is not None:
+            if (side := self._other_sides.pop(variant.key, None)) is not None:
                 last.callback(side.close)
             for launcher in self._launchers.pop(variant.launcher_key, []):
                 last.callback(launcher.close)
 
     def _launcher(self, variant: Variant | None, number: int = 0) -> Launcher:
-        """What starts the ranks of this tree, or of another side; sides of one Python share them, by number.
-
-        The session of each is its own: what ends in one must not end in another.
-        """
+        """The launcher of the candidate or of another side, by number; sides with one Python share launchers."""
         known = self._launchers.setdefault(None if variant is None else variant.launcher_key, [])
         interpreter, folder = None if variant is None else variant.interpreter, self.directory.path
         while len(known) <= number:
             setup = LauncherSetup(
                 directory=folder,
-                session=uuid.uuid4().hex,
+                session=uuid.uuid4().hex,  # of its own: the end of a launch must not end another
                 preload=self._preload(variant or self.compared_with),
                 interpreter=None if interpreter is None else interpreter.executable,
                 python_path=None if interpreter is None else python_path(interpreter, folder, []),
@@ -167,15 +168,13 @@ class Launching:
         return known[number]
 
     def _blaming_launcher(self) -> contextlib._GeneratorContextManager[None]:
-        """Whoever added its row is told what is wrong with it."""
         return blame(f"LAUNCHERS[{self.settings.launcher!r}]")
 
     def _preload(self, variant: Variant | None) -> tuple[str, ...]:
-        """Modules that are imported once for both sides."""
         return self.settings.preload if variant is None else outside(self.settings.preload, variant)
 
     def check_device(self) -> None:
-        """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first."""
+        """Compute a number on the first GPU in a rank, to report once what would fail every test."""
         request = LaunchRequest(
             title="device",
             work=Ranks(
@@ -200,8 +199,8 @@ class Launching:
             why = f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
             error = record.fates[0].error if record.fates else None
             if error is not None and (sign := read_sign(error.message)) is not None and sign.advice:
-                said = error.message.strip().splitlines()[0]
-                why = f"{sign.meaning} ({error.kind}: {said}). Next: {sign.advice}"
+                line = error.message.strip().splitlines()[0]
+                why = f"{sign.meaning} ({error.kind}: {line}). Next: {sign.advice}"
             raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {why}")
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
@@ -227,7 +226,6 @@ class Launching:
         return "" if found.returncode else os.path.realpath(found.stdout.removesuffix("\n"))
 
     def _with_unlinked(self, record: LaunchRecord, plan: LaunchPlan) -> LaunchRecord:
-        """The record with the names of what its ranks read, and another revision lacks."""
         root, read = Path(self._repository), read_notes(plan.directory)
         linked = [(self.root / name).resolve() for name in self.settings.against_link]
         unlinked = [
@@ -237,12 +235,12 @@ class Launching:
         ]
         return replace(record, unlinked=unlinked)
 
-    def launch_beside(
+    def launch_pair(
         self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int = 1
     ) -> list[LaunchRecord | None]:
-        """Launch this tree, and so many times the reference beside it; return their records in this order.
+        """Launch the candidate interleaved with ``times`` launches of a variant; return their records in this order.
 
-        One that was ended because another failed is None.
+        The record of a launch that was ended because another failed is None.
         """
         self.on_progress(f"pair {index + 1}")
         with self._room():
@@ -250,9 +248,9 @@ class Launching:
             is_usual = ours.preload == [*self._preload(self.compared_with)] and not variant.is_exchanged
 
             def run(side: Side) -> list[LaunchRecord | None]:
-                if not is_usual:  # this tree's launcher holds what is not for this
+                if not is_usual:  # the launcher of the candidate has preloaded other modules
                     side = replaced(side, launcher=functools.partial(self._launcher, variant, times))
-                return self.reference(variant).launch(side, ours, theirs)
+                return self.other_side(variant).launch(side, ours, theirs)
 
             here, *there = self._surrounded(ours, run)
             return [
@@ -260,22 +258,22 @@ class Launching:
                 *(self._keep(r, p, "reference") for r, p in zip(there, theirs, strict=True)),
             ]
 
-    def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
-        """Launch what the worktree of the reference holds, alone."""
+    def launch_other(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+        """Launch a variant alone."""
         with self._room():
-            plan, reference = self._plan(request, index, variant), self.reference(variant)
-            [record] = self._surrounded(plan, lambda side: [reference.launch_alone(side, plan)])
+            plan, other = self._plan(request, index, variant), self.other_side(variant)
+            [record] = self._surrounded(plan, lambda side: [other.launch_alone(side, plan)])
             kept = self._keep(record, plan, "reference")
         assert kept is not None
         return kept
 
     def profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
-        """The traces of one launch more, under torch's profiler, of this tree or of a variant. Nothing else is left.
+        """Launch the candidate or a variant under torch's profiler, and return the traces alone.
 
-        Of a body in which there was no loop to look at another launch is made, for all of it.
+        A body without a timed loop is launched again and profiled as a whole.
 
         Raises:
-            ReadingError: the launch did not pass, or its traces are not whole, or nothing is in them.
+            ReadingError: the launch did not pass, or its traces are incomplete or empty.
         """
         self.on_progress("trace")
         found = self._profile(replace(request, profiled="loops"), index, variant, read_traces)
@@ -285,7 +283,7 @@ class Launching:
         return found
 
     def places(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[RankPlaces]:
-        """Where the ranks of one more launch spend their time, of the candidate or of a variant. Nothing else is left.
+        """Launch the candidate or a variant, and return the lines in which its ranks spend their time alone.
 
         Raises:
             ReadingError: the launch did not pass, or a rank recorded nothing.
@@ -303,11 +301,11 @@ class Launching:
         with self._room():
             plan = self._plan(request, index, variant or self.compared_with)
             try:
-                reference = None if variant is None else self.reference(variant)
+                other = None if variant is None else self.other_side(variant)
 
                 def run(side: Side) -> list[LaunchRecord | None]:
                     side = replaced(side, on_output=None)
-                    return [run_launch(plan, side) if reference is None else reference.launch_alone(side, plan)]
+                    return [run_launch(plan, side) if other is None else other.launch_alone(side, plan)]
 
                 [record] = self._surrounded(plan, run)
                 assert record is not None
@@ -319,7 +317,7 @@ class Launching:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """A place for launches. What the system refuses them is room for their files, unless it names another file."""
+        """Convert an OSError of a launch: no space for its files, unless it names a file outside of TMPDIR."""
         if self._unprepared is not None:
             raise self._unprepared
         try:
@@ -335,7 +333,7 @@ class Launching:
     def _surrounded(
         self, plan: LaunchPlan, run: Callable[[Side], Sequence[LaunchRecord | None]]
     ) -> list[LaunchRecord | None]:
-        """The records of a launch, or of a pair of them, with what happened around it: here all launches pass."""
+        """Run one or several launches inside the code around every launch; return their complete records."""
         show, secrets = self.on_output, _secrets(plan)
 
         def masked(rank: int, line: str) -> None:
@@ -349,12 +347,12 @@ class Launching:
         return [record and replace(describe(record), host_was_busy=self.host_is_busy) for record in records]
 
     def _plan(
-        self, request: LaunchRequest, index: int, beside: Variant | None, *, only: Sequence[str] = ()
+        self, request: LaunchRequest, index: int, variant: Variant | None, *, only: Sequence[str] = ()
     ) -> LaunchPlan:
         variables = self._variables()
         working_dir = _working_dir()
         hosting = self.hosting(request.work)
-        # As OpenMP reads its variable: a list is one number per nesting level.
+        # as OpenMP reads its variable: a list is one number per nesting level
         threads = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         threads_set = int(threads) if threads.isdecimal() and int(threads) > 0 else hardware.cores()
         plan = LaunchPlan(
@@ -369,8 +367,8 @@ class Launching:
             shares_gpu=self.settings.shares_gpu,
             numa_binding=self.settings.numa_binding,
             post_mortem=self.post_mortem,
-            only=[] if {*UNASKED} & {*map(metric_name, only)} else list(only),  # it is of all that a launch does
-            preload=list(self._preload(beside)),
+            only=[] if {*UNASKED} & {*map(metric_name, only)} else list(only),  # metrics of a whole launch
+            preload=list(self._preload(variant)),
             reports_progress=self.reports_progress,
             set_threads=threads_set if hosting.sets_threads else None,
         )
@@ -379,16 +377,12 @@ class Launching:
         return self.surroundings.ready(plan, hosting, self.directory.path)
 
     def forget(self, record: LaunchRecord) -> None:
-        """A launch that failed is of no interest, and need not be kept for reading."""
+        """Remove the logs of a failed launch that is no failure of the case."""
         self.directory.failed -= 1
         shutil.rmtree(record.logs, ignore_errors=True)
 
     def _keep(self, record: LaunchRecord | None, plan: LaunchPlan, side: str = "") -> LaunchRecord | None:
-        """The record of a launch that is over, without secrets.
-
-        The folder of one that failed is kept for reading; what others printed, until their test ends. Nothing is left
-        of one that has no record.
-        """
+        """Mask the secrets in the record of a launch, and hand its folder to the run directory."""
         if record is None:
             shutil.rmtree(plan.directory, ignore_errors=True)
             return None
@@ -402,9 +396,9 @@ class Launching:
         return mask_record(record, _secrets(plan))
 
     def _variables(self) -> dict[str, str]:
-        """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
+        """The environment of pytest without the variables of an outer torchrun, plus those of torchrun and launcher."""
         variables = {k: v for k, v in os.environ.items() if not is_of_a_group(k)} | dict(self.settings.gpus.variables)
-        variables.setdefault("OMP_NUM_THREADS", "1")  # one rank too: else it is no measure for two
+        variables.setdefault("OMP_NUM_THREADS", "1")  # for one rank too, so that it compares with two
         for name, value in self.launcher_kind.variables.items():
             variables.setdefault(name, value)
         return variables
@@ -415,14 +409,14 @@ class Launching:
 
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
-        references, self._references = self._references, {}
+        sides, self._other_sides = self._other_sides, {}
         launchers, self._launchers = self._launchers, {}
         directory, self._directory = self._directory, None
-        with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
+        with contextlib.ExitStack() as last:  # in reverse order, each even if another fails
             if directory is not None:
                 last.callback(directory.close)
-            for reference in references.values():
-                last.callback(reference.close)
+            for side in sides.values():
+                last.callback(side.close)
             for launcher in itertools.chain.from_iterable(launchers.values()):
                 last.callback(self._blaming_launcher()(launcher.close))
             if "surroundings" in vars(self):

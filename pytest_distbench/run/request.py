@@ -1,7 +1,4 @@
-"""What the user asked for: settings of a run, and cases of a test with how to judge them.
-
-What is launched for a case says ``records/plan.py``.
-"""
+"""Settings of a run, and requests of cases: what is launched, and how it is judged."""
 
 from __future__ import annotations
 
@@ -24,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Options):
-    """The options of a run, checked, and what was found for them.
+    """The checked options of a run, and what was found for them.
 
     Attributes:
-        gpus: those that ranks may use; none without ``--gpu``, and where ranks are on other hosts.
+        gpus: GPUs that ranks may use; none without ``--gpu``, and if ranks are on other hosts.
         engine: the command that starts processes on other hosts, if that is the launcher.
-        recorders_python: the Python of the commits that recorded the baselines; empty: this one.
-        stated: what the user stated of the experiment.
-        traces: the folder for them.
+        baseline_python: the Python of the baseline commits, or "" for the running one.
+        stated: facts of the experiment that the user stated.
+        traces: the folder for traces.
     """
 
     gpus: Gpus
     engine: str = ""
-    recorders_python: str = ""
+    baseline_python: str = ""
     stated: Experiment = field(default_factory=Experiment)
     traces: Path = Path()
 
@@ -56,17 +53,17 @@ class Settings(Options):
 
     @property
     def only_these_sizes(self) -> bool:
-        """Whether exactly these sizes run. Else the one number is an upper bound."""
+        """Whether exactly these world sizes run; else the one number is an upper bound."""
         return len(self.world_sizes) > 1
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether several ranks may run on one GPU; nothing is judged or recorded then."""
+        """Whether several ranks may run on one GPU, without being judged or recorded."""
         return "gpu" in self.share
 
     @property
     def shares_host(self) -> bool:
-        """Whether other runs that say so too may measure at the same time on this host, on other GPUs."""
+        """Whether other runs with this setting may measure at the same time on this host, on other GPUs."""
         return "host" in self.share
 
     @property
@@ -75,9 +72,9 @@ class Settings(Options):
 
     @property
     def fake_rank(self) -> int | None:
-        """The rank that the one process of a launch stands for, on the backend ``fake``; negative: from the end.
+        """The rank that the one process of a launch simulates, or None without the backend ``fake``.
 
-        None: each rank has a process.
+        A negative one counts from the end.
         """
         return int(self.backend[0].partition(":")[2] or 0) if self.backends == (FAKE,) else None
 
@@ -87,12 +84,12 @@ class Settings(Options):
 
     @property
     def max_launches(self) -> int:
-        """The most launches of one case, while its answer is open."""
+        """The most launches of a case that is undecided."""
         return max(self.first_launches, self.launches[1] or RUN_LAUNCHES)
 
     @property
     def update_launches(self) -> int | None:
-        """Launches of each case in an update; None: as many as its noise needs."""
+        """Launches of each case in an update, or None for as many as its noise needs."""
         first, most = self.launches
         if first is None:
             return None if self.fake_rank is None else 1
@@ -100,19 +97,19 @@ class Settings(Options):
 
     @property
     def is_paired(self) -> bool:
-        """Whether the candidate is compared with another revision, or another Python, in place of baselines."""
+        """Whether the candidate is compared with another revision, or another Python, instead of baselines."""
         return bool(self.against or self.against_python)
 
     @property
     def pairs(self) -> tuple[int, ...]:
-        """The numbers of pairs after which such a comparison is judged, ascending."""
+        """Ascending numbers of pairs after which A/B is judged."""
         first, most = self.launches
         first = first or FIRST_LOOK
         return looks(first, most or max(first, LAST_LOOK))
 
     @property
     def confirm_budget_s(self) -> float:
-        """Seconds of the run for confirmation by interleaved A/B, the most suspicious cases first."""
+        """Seconds for confirmation in this run; the most suspicious cases come first."""
         return self.confirm[1]
 
     @property
@@ -127,10 +124,14 @@ class Settings(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRequest:
-    """A case to measure, or to derive from others, and how to judge it. What is launched for it; None: it is derived.
+    """A case to measure or derive, and how to judge it.
 
-    Its parameters are stored, and hold no secret. So many launches are judged first, and an update makes at least as
-    many; pairs have numbers of their own. A regression is expected, or fails nothing, where there is a reason for it.
+    Attributes:
+        launched: what is launched for it, or None if it is derived from other cases.
+        case: its identity, which is stored and has no secret.
+        launches: number of launches that are judged first, and the least of an update; pairs have numbers of their own.
+        xfail_perf: reason why a regression is expected, or "".
+        advisory: reason why its verdicts fail no test, or "".
     """
 
     nodeid: str

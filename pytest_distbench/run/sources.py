@@ -1,8 +1,7 @@
-"""The launches of a case so far, alone or in pairs with a reference's, and the loop that adds them.
+"""The launches of a case, alone or in pairs with the other side, and the loop that adds them.
 
-Launches in one breath see the same seconds of a shared machine. They agree with each other better than with the next
-minute: ten of them know neither how noisy it is, nor whether a slowdown lasts. So they are held apart in time, unless
-all iterations take the same: then the machine has no such moods, and nobody waits.
+Consecutive launches on a shared machine share its load of those seconds, so ten of them show neither how noisy it is,
+nor whether a slowdown lasts. They are spaced in time, unless the iterations of the last one show a quiet machine.
 """
 
 from __future__ import annotations
@@ -32,59 +31,59 @@ if TYPE_CHECKING:
 SPACING_S = 1.5  # from the begin of one launch to that of the next
 
 RESTLESS = 0.1
-"""``log(p95 / p25)`` of the iterations above which a machine is not quiet: the slow ones take 10 % longer."""
+"""``log(p95 / p25)`` of the iterations above which a machine is not quiet: slow iterations take 10 % longer."""
 
 
 class Pacer:
-    """Says when a launch may begin, see :data:`SPACING_S`; with 0 seconds: at once."""
+    """Delays launches to :data:`SPACING_S` after the begin of the one before; with 0 seconds not at all."""
 
     def __init__(
         self,
         spacing_s: float = SPACING_S,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._spacing_s = spacing_s
-        self._clock = clock
+        self._now = now
         self._sleep = sleep
         self._began_at = -math.inf
 
     def wait_for_next(self, before: LaunchRecord | None) -> None:
-        remaining = self._began_at + self._spacing_s - self._clock()
+        remaining = self._began_at + self._spacing_s - self._now()
         if before is not None and remaining > 0 and is_restless(before):
             self._sleep(remaining)
-        self._began_at = self._clock()
+        self._began_at = self._now()
 
 
 def is_restless(launch: LaunchRecord) -> bool:
-    """Whether something in it was noisy; a time or throughput without iterations may be."""
+    """Whether a metric of a launch was noisy, or a noisy kind of metric has no iterations."""
     noisy = [m.spread for m in launch.measurements if m.is_noisy]
     return any(s is None or s.p25 <= 0 or math.log(s.p95 / s.p25) > RESTLESS for s in noisy)
 
 
 class Source(ABC):
-    """Where the launches of a case come from, and those made so far.
+    """The launches of a case, and where more come from.
 
     Attributes:
-        launches: of this tree.
-        references: of what it is compared with on the spot, as many; empty where that is nothing, or stored.
-        controls: the same once more, to be compared with the references; empty where nobody asked for that.
-        why_never_beside: why it cannot be run in turns with another revision, in a clause; empty: it can.
-        alone: why there are no references although there should be; empty: there are.
-        is_new: there are none because the reference does not have the test.
+        launches: launches of the candidate.
+        others: launches of the other revision, one per candidate launch; empty for a stored baseline.
+        controls: further launches of the other revision, for its noise; empty without confirmation.
+        why_not_interleaved: why it cannot be interleaved with another revision, in a clause, or "".
+        alone: why the other revision was not launched although it should have been, or "".
+        is_new: whether that is because the other revision does not have the test.
         most: the most launches there can be.
-        most_stored: of them, the most that a baseline is worth, whatever their noise.
-        most_open: of them, the most that an open answer is worth, unless the first look asks for more.
-        open_s: an answer that is open gets more launches only while those so far took less.
-        takes_host: they are measured on this host, so that one measurement at a time may run here.
+        most_stored: the most launches that a baseline stores, even if they are noisy.
+        most_open: the most launches of an undecided case, unless the first look asks for more.
+        open_s: an undecided case gets more launches while those so far took less, in seconds.
+        takes_host: whether they are measured on this host, where one measurement at a time may run.
     """
 
     def __init__(self) -> None:
         self.launches: list[LaunchRecord] = []
-        self.references: list[LaunchRecord] = []
+        self.others: list[LaunchRecord] = []
         self.controls: list[LaunchRecord] = []
-        self.why_never_beside = ""
+        self.why_not_interleaved = ""
         self.alone = ""
         self.is_new = False
         self.most: float = math.inf
@@ -95,8 +94,8 @@ class Source(ABC):
 
     @property
     def may_grow(self) -> bool:
-        """Whether an open answer is worth another sample."""
-        took_s = sum(launch.wall_s for launch in [*self.launches, *self.references])
+        """Whether an undecided case may have another launch."""
+        took_s = sum(launch.wall_s for launch in [*self.launches, *self.others])
         return len(self) < self.most_open and took_s < self.open_s
 
     def __len__(self) -> int:
@@ -104,65 +103,65 @@ class Source(ABC):
 
     @property
     def sides(self) -> tuple[list[LaunchRecord], list[LaunchRecord], list[LaunchRecord]]:
-        """Launches of this tree, of the reference, and of the reference once more."""
-        return self.launches, self.references, self.controls
+        """Launches of the candidate, of the other revision, and further ones of the other revision."""
+        return self.launches, self.others, self.controls
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether more of them can be measured some time later."""
+        """Whether more launches can be made some time later."""
         return True
 
     @property
     def whole(self) -> list[int]:
-        """Indices of the launches in which everything was measured."""
+        """Indices of the launches in which all metrics were measured."""
         return [i for i, launch in enumerate(self.launches) if not launch.only]
 
     @property
     def failed(self) -> LaunchRecord | None:
-        """The launch that did not pass, after which there are no more."""
+        """The launch that did not pass, which is the last one, or None."""
         last = self.launches[-1] if self.launches else None
         return last if last is not None and last.outcome != "passed" else None
 
     @abstractmethod
     def add(self, *, only: Sequence[str] = ()) -> None:
-        """Add one sample, for the metrics that are still needed; none: all."""
+        """Make one more launch, which may measure only these metrics; ``()`` for all."""
 
     def forget(self) -> None:
-        """Begin again: without a launch."""
+        """Drop all launches."""
         for side in self.sides:
             side.clear()
 
 
-class Reference:
-    """What a case is compared with, and the loop that adds launches until every metric is decided."""
+class CaseComparison:
+    """How a case is compared, and the loop that adds launches until every metric is decided."""
 
     def __init__(self, request: CaseRequest) -> None:
         self.request = request
 
     @property
     def judges_timings(self) -> bool:
-        """Whether it is known before the first launch that timings are judged or stored."""
+        """Whether timings are judged or stored for certain, before the first launch is made."""
         return False
 
     def judges_timings_of(self, launch: LaunchRecord) -> bool:
         return self.request.terms.judge_timings(launch.measurements)
 
     def looks(self) -> Iterable[int]:
-        """Numbers of launches after which is judged, ascending; the last is the most there may be."""
+        """Ascending numbers of launches after which the case is judged; the last one is the most."""
         return (self.request.launches,)
 
     def wants_more(self, source: Source) -> bool:
-        """Whether these are too few to be judged, although there are as many as the look asks for."""
+        """Whether the launches are too few to be judged, although the look asks for no more."""
         del source
         return False
 
     def may_begin(self, source: Source, look: int) -> bool:
-        """Whether there is time for what is missing for a look."""
+        """Whether there is time for the launches that a look still needs."""
         del source, look
         return True
 
     def give_up(self, source: Source, error: LauncherError) -> None:
-        """Go on without what cannot be launched, or raise the error."""
+        """Go on without a launch that could not be started, or raise the error."""
         del source
         raise error
 
@@ -170,22 +169,22 @@ class Reference:
         raise NotImplementedError
 
     def bounds(self) -> Sequence[AskedBound]:
-        """Bounds that come with it."""
+        """Bounds that the baseline has."""
         return ()
 
     def judge(self, source: Source) -> list[Finding]:
-        """What is found of these launches; an open finding asks for more, unless something fails the case anyway."""
+        """Judge the launches; an open finding asks for more of them, unless another finding fails the case anyway."""
         findings, terms = self.compare(source), self.request.terms
         if not findings:
             return []
         check_measured(self.bounds(), source.launches, terms.largest_message)
-        asked, beside = [*terms.bounds, *self.bounds()], source.references
-        findings = judge_bounds(findings, source.launches, asked, baseline=beside)
+        asked = [*terms.bounds, *self.bounds()]
+        findings = judge_bounds(findings, source.launches, asked, baseline=source.others)
         reason = certain_failure(findings)
         return [closed(f, reason) if reason and f.is_open else f for f in findings]
 
     def decide(self, source: Source) -> list[Finding]:
-        """Add launches until every metric is decided; still open is what they did not decide."""
+        """Add launches until every metric is decided, or there can be no more."""
         findings: list[Finding] = []
         only: list[str] = []
         for look in self.looks():
@@ -206,20 +205,20 @@ class Reference:
             if not only or len(source) >= source.most:
                 break
             if FINGERPRINT in only:
-                only = []  # it is of all that is measured
+                only = []  # a fingerprint needs whole launches
         return findings
 
     def record(self, source: Source) -> OtherSideRecord:
-        """What the record of the case says of it."""
+        """The other side, for the record of the case."""
         raise NotImplementedError
 
     def conclude(self, result: CaseResult) -> CaseResult:
-        """Do what remains to be done when no more launches come, such as to prepare an update of the store."""
+        """Complete the result after the last launch, such as by preparing an update of the baseline."""
         return result
 
 
 class SourceFailed(Exception):
-    """A launch did not pass, of a source that somebody else needs."""
+    """A launch did not pass, of a source that another case needs."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -240,9 +239,9 @@ class Launches(Source):
 
 
 class PairedLaunches(Launches):
-    """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more.
+    """Interleaved launches of the candidate and of another revision; with a control, two of the other revision each.
 
-    With a control a reference that fails ends the launches, and is no failure of the case: ``alone`` says why.
+    With a control a failure of the other revision ends the launches without failing the case: ``alone`` says why.
     """
 
     def __init__(
@@ -253,14 +252,14 @@ class PairedLaunches(Launches):
         self._has_control = has_control
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        if not self.alone and not self._launching.reference(self._variant).has(self._request.work):
+        if not self.alone and not self._launching.other_side(self._variant).has(self._request.work):
             self._stay_alone()
         if self.alone and self._has_control:
             return
         if self.alone:
             super().add(only=only)
             return
-        found = self._launching.launch_beside(
+        found = self._launching.launch_pair(
             self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
         )
         if self._variant.judged is not None and found[0] is not None and found[0].outcome == "skipped":
@@ -283,14 +282,14 @@ class PairedLaunches(Launches):
                 self.alone, self.most = record.reason, len(self)
                 return
             if record.outcome != "passed":
-                self.launches, self.references, self.controls = [record], [], []
+                self.launches, self.others, self.controls = [record], [], []
                 return
-        for kept, record in zip((self.launches, self.references, self.controls), records, strict=False):
+        for kept, record in zip((self.launches, self.others, self.controls), records, strict=False):
             kept.append(record)
 
     def _judge_skip(self, here: LaunchRecord) -> LaunchRecord:
-        """A launch of a change that skips has failed, unless its base skips too: what ran beside it was ended early."""
-        there = self._launching.launch_reference(self._variant, self._request, len(self.launches))
+        """Fail a launch of the candidate that skips, unless its base, which was ended early, skips too."""
+        there = self._launching.launch_other(self._variant, self._request, len(self.launches))
         if there.outcome != "passed":
             return here if there.outcome == "skipped" else there
         return replace(
@@ -298,15 +297,14 @@ class PairedLaunches(Launches):
         )
 
     def _stay_alone(self) -> None:
-        """A test that the reference does not have is run once: it has to work, and shows its numbers."""
         self.alone, self.is_new = f"the test does not exist in {self._variant}", True
         self.most = 0 if self._has_control else 1
 
 
-def take_turns(sources: Sequence[Source], wanted: int) -> None:
-    """Add launches, one of each source and then one of each again, until every source has so many whole ones.
+def alternate(sources: Sequence[Source], wanted: int) -> None:
+    """Add launches, one of each source in turn, until every source has ``wanted`` whole ones.
 
-    Neighbours in time make a number derived from them quieter than launches that a minute lies between.
+    A number that is derived from consecutive launches is less noisy than one from launches a minute apart.
     """
     for number in range(1, wanted + 1):
         for source in sources:
@@ -317,18 +315,18 @@ def take_turns(sources: Sequence[Source], wanted: int) -> None:
 
 
 Derivation = Callable[..., float | None]
-"""Called once per launch with one :class:`Values` per run that the number is made of; None: there is no value."""
+"""Computes the number of a launch, or None, from one :class:`Values` per run that it is derived from."""
 
 
 class Values(dict[str, float | None]):
-    """What one launch measured: metric -> value, by name and point as in tables: ``latency[message_bytes=4096]``."""
+    """Metric of a launch -> value, by name and point as in tables: ``latency[message_bytes=4096]``."""
 
     def __missing__(self, metric: str) -> float:
         raise KeyError(f"{metric!r} was not measured; there are {', '.join(self) or 'none'}")
 
 
 class Made(Source):
-    """Launches that were made; there can be no more."""
+    """Launches that were made already; there can be no more."""
 
     def __init__(self, launches: Sequence[LaunchRecord]) -> None:
         super().__init__()
@@ -344,14 +342,14 @@ class GivenNumbers(Source):
         super().__init__()
         self.most = len(values)
         self.alone = "the test computes it itself: give judge a function and of=, and both sides are computed"
-        self.why_never_beside = self.alone
+        self.why_not_interleaved = self.alone
         self._metric = metric
         self._values = values
         self._software = dict(software)
 
     @property
     def may_be_repeated(self) -> bool:
-        return False  # the test has made them of what it measured then
+        return False  # the test has computed them
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         del only
@@ -360,9 +358,9 @@ class GivenNumbers(Source):
 
 
 class DerivedNumbers(Source):
-    """A number made of several runs, whose launches are made in turns.
+    """A number that is derived from several runs, whose launches alternate.
 
-    It has at least one launch of each source; more are added where they are needed.
+    More launches of the runs are made if it needs them.
     """
 
     def __init__(self, metric: Sample, derive: Derivation, sources: Sequence[Source]) -> None:
@@ -371,7 +369,7 @@ class DerivedNumbers(Source):
         self._derive = derive
         self._sources = sources
         self.alone = next((source.alone for source in sources if source.alone), "")
-        self.why_never_beside = next((s.why_never_beside for s in sources if s.why_never_beside), "")
+        self.why_not_interleaved = next((s.why_not_interleaved for s in sources if s.why_not_interleaved), "")
         self.most = min(source.most for source in sources)
         self.most_stored = min(source.most_stored for source in sources)
         self.most_open = min(source.most_open for source in sources)
@@ -388,15 +386,15 @@ class DerivedNumbers(Source):
     def add(self, *, only: Sequence[str] = ()) -> None:
         del only
         number = len(self)
-        take_turns(self._sources, number + 1)
+        alternate(self._sources, number + 1)
         if any(len(source.whole) <= number for source in self._sources):
             self.alone = next((source.alone for source in self._sources if source.alone), "")
             self.most = number
             return
         at = [source.whole[number] for source in self._sources]
         self.launches.append(self._of([s.launches[i] for s, i in zip(self._sources, at, strict=True)]))
-        if not self.alone and all(source.references for source in self._sources):
-            self.references.append(self._of([s.references[i] for s, i in zip(self._sources, at, strict=True)]))
+        if not self.alone and all(source.others for source in self._sources):
+            self.others.append(self._of([s.others[i] for s, i in zip(self._sources, at, strict=True)]))
         if not self.alone and all(source.controls for source in self._sources):
             self.controls.append(self._of([s.controls[i] for s, i in zip(self._sources, at, strict=True)]))
 

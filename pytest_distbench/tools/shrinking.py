@@ -24,7 +24,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import escape
 from pytest_distbench.run.confirm import in_time
-from pytest_distbench.run.loop import Session
+from pytest_distbench.run.session import Session
 from pytest_distbench.tools.hunks import Hunk, Tree, smallest
 from pytest_distbench.tools.shrink import PATCH, TROUBLE
 from pytest_distbench.units import about, counted
@@ -59,7 +59,7 @@ class Shrinking:
         assert variant is not None
         assert variant.revision is not None
         try:
-            folder = session.launching.reference(variant).tree
+            folder = session.launching.other_side(variant).tree
             assert folder is not None
             tree = Tree(folder, variant.revision.root)
             hunks = tree.hunks()
@@ -78,8 +78,8 @@ class Shrinking:
         if self._item is None or (made := self._item.stash.get(MADE, None)) is None:
             return
         session = session_for(self._item)
-        for run in made.runs:
-            if run.judged is None or not run.source.references:
+        for run in made.path.runs:
+            if run.judged is None or not run.source.others:
                 continue
             red = _RedCase(session, run, *self._trees[id(session)])
             if not red.metrics:
@@ -126,13 +126,13 @@ class _RedCase:
         assert run.judged is not None
         self._launching = session.launching
         self._source = run.source
-        self._baseline = session.reference(run.request)
+        self._comparison = session.comparison(run.request)
         self._launched = run.request.launched
         self._tree, self._tests, self._code = tree, tests, code
         self._name, self._headline = run.request.nodeid, conclude(run.judged, session.settings.policy).headline
         self._launches = self._unresolved = 0
         self._why_unresolved = ""
-        self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.references[0])
+        self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.others[0])
 
     def shrink(self) -> bytes:
         """Return the patch of the fewest hunks with which one of the metrics still fails.
@@ -166,13 +166,13 @@ class _RedCase:
         return self._tree.patch()
 
     def _failing(self, launch: LaunchRecord) -> set[str]:
-        """Exact metrics of a launch that fail, without noisy ones that both have, which would take many pairs."""
-        pair = launch, self._source.references[0]
+        """The exact metrics of a launch that fail. Without noisy ones, which take many pairs, if both have them."""
+        pair = launch, self._source.others[0]
         ours, theirs = ({m.key for m in record.measurements if m.is_noisy} for record in pair)
         kept = ([m for m in record.measurements if m.key not in ours & theirs] for record in pair)
         source = copy.copy(self._source)
-        source.launches, source.references = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
-        return {v.metric for v in self._baseline.judge(source) if v.is_failure and v.is_exact}
+        source.launches, source.others = ([replace(r, measurements=m)] for r, m in zip(pair, kept, strict=True))
+        return {v.metric for v in self._comparison.judge(source) if v.is_failure and v.is_exact}
 
     def _is_red(self, hunks: Sequence[Hunk]) -> bool:
         """Whether one of the metrics fails with these hunks; False if they cannot be applied or launched."""
@@ -186,7 +186,7 @@ class _RedCase:
         except LauncherError as error:
             self._why_unresolved = str(error)
         else:
-            record = self._launching.launch_reference(variant, bounded, 0)
+            record = self._launching.launch_other(variant, bounded, 0)
             self._launches += 1
             if record.outcome != "passed":
                 reason = record.reason.partition("\n")[0].removeprefix(f"in {variant}: ")

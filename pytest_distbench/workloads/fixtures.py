@@ -102,7 +102,7 @@ class CollectiveSweep:
         Raises:
             Misuse: a name is unknown, a choice does not fit the collective or the ranks, or no size is left.
         """
-        self._distbench.skip_without_clocks("a sweep measures times")
+        self._distbench.skip_without_timings("a sweep measures times")
         given = self._distbench.arguments("collective_sweep")
         given.keywords(options, self.__call__, ShapeKeywords)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
@@ -164,15 +164,15 @@ class CollectiveSweep:
 
     def _run(self, given: Arguments, wanted: Called, transport: str | Sequence[str]) -> Run | list[Run]:
         if transport == "":
-            return self._distbench.run_wanted(given, wanted)
+            return self._distbench.path.run(given, wanted)
         collective = (wanted.params or {})["collective"]
         if transport == "all":
             transport = [name for name, (_, of) in TRANSPORTS.items() if not of or collective in of]
         names = _names(given, "transport", transport, TRANSPORTS)
         if isinstance(names, str):
-            return self._distbench.run_wanted(given, self._sent_by(given, wanted, names))
+            return self._distbench.path.run(given, self._sent_by(given, wanted, names))
         each = [replace(self._sent_by(given, wanted, name), name=f"{wanted.name} {name}".strip()) for name in names]
-        return self._distbench.run_in_turns(given, each)
+        return self._distbench.run_interleaved(given, each)
 
     def _sent_by(self, given: Arguments, wanted: Called, name: str) -> Called:
         (variables, collectives), backend, params = TRANSPORTS[name], self._distbench.backend, dict(wanted.params or {})
@@ -465,7 +465,7 @@ class Communication:
         return self._run("replay.py::replay", given, params, iterations, warmup, options)
 
     def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
-        self._distbench.skip_without_clocks(f"communication.{call} measures times")
+        self._distbench.skip_without_timings(f"communication.{call} measures times")
         given = self._distbench.arguments(f"communication.{call}")
         given.keywords(options, getattr(self, call), ShapeKeywords)
         return given
@@ -492,4 +492,4 @@ class Communication:
         largest = max((params[name] for name in _MESSAGES if name in params), default=0)
         if self._max_message_bytes is not None and largest > self._max_message_bytes:
             _skip_beyond("message", largest, self._max_message_bytes)
-        return self._distbench.run_wanted(given, Called(body=str(_WORKLOADS / body), params=params, **options))
+        return self._distbench.path.run(given, Called(body=str(_WORKLOADS / body), params=params, **options))

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_distbench.errors import RecordingError, tell
+from pytest_distbench.errors import RecordingError, error_text
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.notebook import check_choice, check_whole, refuse
@@ -127,7 +127,7 @@ class ObjectStore:
             raise
         except Exception as error:  # noqa: BLE001 each store has a library with exceptions of its own
             raise RecordingError(
-                f"{self.where}: cannot {what}: {tell(error)}; does its endpoint answer from here, and do the "
+                f"{self.where}: cannot {what}: {error_text(error)}; does its endpoint answer from here, and do the "
                 "credentials fit? Of s3:// they are in AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY"
             ) from None

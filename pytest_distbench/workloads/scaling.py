@@ -73,7 +73,7 @@ class Scaling:
                 timed, ranks of two runs had different numbers of threads, or one communicates that should not.
         """
         distbench = self._distbench
-        distbench.skip_without_clocks("scaling compares times")
+        distbench.skip_without_timings("scaling compares times")
         given = distbench.arguments("scaling")
         given.keywords(options, self.__call__, ShapeKeywords)
         given.choice("mode", mode, MODES)
@@ -110,7 +110,7 @@ class Scaling:
         ]
 
         check = partial(_check_loop, given, of)
-        runs = dict(zip(asked, distbench.run_in_turns(given, wanted, check_first=check), strict=True))
+        runs = dict(zip(asked, distbench.run_interleaved(given, wanted, check_first=check), strict=True))
         for run in runs.values():
             check(run.result.case.label, run.launches[0])
         _check_runs(given, runs, of, of_runs)
@@ -164,7 +164,7 @@ class TimeToAccuracy:
             given.refuse("params contains 'goal', which is an argument of its own")
         params = {**parameters, "goal": target}
         wanted = Called(body=train, params=params, seeds=seeds, argument="train", **options)
-        return self._distbench.run_wanted(given, wanted)
+        return self._distbench.path.run(given, wanted)
 
 
 def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:

@@ -21,7 +21,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
-from pytest_distbench.run.control import clocks_of, share_beyond, spoken_against
+from pytest_distbench.run.control import other_failure, share_beyond, timings_of
 
 NOISY = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002]
@@ -114,15 +114,15 @@ LAUNCH = passed(*CLOCKS, Sample(name="loss_curve", unit="", better="curve", valu
 
 
 @pytest.mark.parametrize(
-    ("metrics", "left_out", "clocks"),
+    ("metrics", "left_out", "timings"),
     [(None, (), ["step", "rate"]), (("step", "size"), (), ["step"]), (None, ("step",), ["rate"])],
 )
 def test_clocks_are_what_is_judged_and_takes_time(
-    metrics: tuple[str, ...] | None, left_out: tuple[str, ...], clocks: list[str]
+    metrics: tuple[str, ...] | None, left_out: tuple[str, ...], timings: list[str]
 ) -> None:
     terms = Terms(default_tolerance=0.1, max_launches=1, cores=1, metrics=metrics)
 
-    assert clocks_of(terms, LAUNCH, left_out=left_out) == clocks
+    assert timings_of(terms, LAUNCH, left_out=left_out) == timings
 
 
 @pytest.mark.parametrize(("tolerances", "share"), [([0.3], 0.4), ([0.06, 0.3], 0.4), ([0.0], 0.05)])
@@ -132,8 +132,8 @@ def test_what_is_planted_is_a_third_more_than_the_largest_tolerance(tolerances: 
 
 def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
     clock, curve = verdict("beyond-threshold"), verdict("beyond-threshold", metric="loss_curve", better="curve")
-    assert spoken_against([clock], ["step"]) is None
-    assert spoken_against([clock, curve], ["step"]) == curve
+    assert other_failure([clock], ["step"]) is None
+    assert other_failure([clock, curve], ["step"]) == curve
 
     assert list(out_of_reach([result(verdict("beyond-threshold", mde=9.0))])) == []
 

@@ -18,7 +18,7 @@ from pytest_distbench import testing
 from pytest_distbench.plugin import confirm
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.confirm import Allowance
-from pytest_distbench.run.loop import Session
+from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import Source
 
 SUITE = """
@@ -41,7 +41,7 @@ def suspicious(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pyte
 
     def beside(self: Session, request: LaunchRequest) -> Source:
         source = launches_of(self, request)
-        source.why_never_beside = ""  # though its ranks are simulated
+        source.why_not_interleaved = ""  # though its ranks are simulated
         return source
 
     monkeypatch.setattr(Session, "launches_of", beside)
@@ -192,7 +192,7 @@ def test_what_does_not_fit_leaves_the_loudest(left_s: float, keys: list[str]) ->
         "quiet": suspect(40, 0.2), "slow": suspect(20, 2.0), "slower": suspect(30, 4.0),
         "ratio": suspect(0, 5.0, "slower", "measured enough"),
     }  # fmt: skip
-    held = confirm.Held(None, [], SimpleNamespace(suspects=suspects))  # type: ignore[arg-type]
+    held = confirm.Held(None, [], SimpleNamespace(path=SimpleNamespace(suspects=suspects)))  # type: ignore[arg-type]
 
     assert list(held.that_fit(left_s)) == keys
 
@@ -203,14 +203,14 @@ def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what
     made = {"quiet": suspect(40, 0.2), "slow": suspect(20, 2.0), "ratio": suspect(0, 5.0, "made of")}
     for each in made.values():
         each.variant = variant
-    distbench.suspects.update(made)
+    distbench.path.suspects.update(made)
     plugin = confirm.ConfirmPlugin(None, None)  # type: ignore[arg-type]
     held = confirm.Held(None, [], distbench)  # type: ignore[arg-type]
     rerun = plugin._rerun(held, ["ratio"], Allowance(7.0))
 
     assert list(rerun.suspects) == ["slow", "ratio"]
     assert re.fullmatch(r"it would take about 60 s, and the budget of 7 s has 7 s left: .*", rerun.left["slow"])
-    assert dict(rerun.beside) == {"ratio": variant, "made of": variant}
+    assert dict(rerun.variants) == {"ratio": variant, "made of": variant}
 
 
 TOO_LONG = "it would take about 83 s, and --distbench-confirm allows 60 s"
@@ -236,7 +236,7 @@ def test_what_is_confirmed_is_announced_with_its_time_and_the_budget(
     reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=shown.append)
     config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
     plugin = confirm.ConfirmPlugin(config, SimpleNamespace(confirm_budget_s=60.0))  # type: ignore[arg-type]
-    made = [SimpleNamespace(suspects={"a": suspect(*each)}) for each in cases]
+    made = [SimpleNamespace(path=SimpleNamespace(suspects={"a": suspect(*each)})) for each in cases]
     plugin._announce([confirm.Held(None, [], each) for each in made])  # type: ignore[arg-type]
 
     assert shown == [f"distbench: {line}"]

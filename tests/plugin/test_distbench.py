@@ -115,7 +115,7 @@ def test_a_backend_that_torch_has_not_skips_its_tests_and_ends_a_run_that_has_no
         raise BackendUnavailable("mpi", "this build of torch has gloo, fake", ["gloo", "fake"])
 
     with pytest.raises(ends, match=told):
-        made_up_distbench(Path(__file__), tmp_path, backend=backends)._guard(call)
+        made_up_distbench(Path(__file__), tmp_path, backend=backends).path.do(call)
 
 
 def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

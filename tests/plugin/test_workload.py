@@ -50,11 +50,11 @@ def test_names_of_functions_and_folders_are_taken_from_their_root() -> None:
     assert leave_out_places("/project/made/test_it0", *places) == "{path}"
     assert leave_out_places("/project/data/x", *places) == "{rootdir}/data/x"
 
-    reference = locate(body, beside=Path())
+    reference = locate(body, test_folder=Path())
     assert (reference.file, reference.function, reference.module) == (__file__, "body", __name__)
     assert reference.is_rewritten
-    assert locate(Bodies.inner, beside=Path()).function == "Bodies.inner"
-    assert locate(Inherited.of_class, beside=Path()).function == "Inherited.of_class"
+    assert locate(Bodies.inner, test_folder=Path()).function == "Bodies.inner"
+    assert locate(Inherited.of_class, test_folder=Path()).function == "Inherited.of_class"
 
     assert json_able({"sizes": (1, 2), "at": {"x": None}}) == {"sizes": [1, 2], "at": {"x": None}}
 
@@ -111,7 +111,7 @@ class Inherited(Bodies):
 def test_a_method_is_handed_over_with_what_its_object_has_as_far_as_json_holds_it() -> None:
     made = Inherited()
     vars(made).update(rate=0.1, folder=Path("/a"), model=object())
-    reference = locate(made.of_object, beside=Path())
+    reference = locate(made.of_object, test_folder=Path())
 
     assert (reference.file, reference.function) == (__file__, "Inherited.of_object")
     assert reference.instance == {"rate": 0.1, "folder": "/a"}
@@ -145,9 +145,9 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
 )
 def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path: Path) -> None:
     with pytest.raises(BodyError, match=said):
-        locate(given, beside=tmp_path)
+        locate(given, test_folder=tmp_path)
     with pytest.raises(BodyError, match=r"^train "):
-        locate(given, beside=tmp_path, argument="train")
+        locate(given, test_folder=tmp_path, argument="train")
 
 
 def test_a_file_that_is_above_the_folder_of_the_test_is_offered(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_file_that_is_above_the_folder_of_the_test_is_offered(tmp_path: Path) 
     folder.mkdir(parents=True)
 
     with pytest.raises(BodyError, match=r"there is no file .*did you mean '\.\./\.\./train\.py'\?$"):
-        locate("train.py", beside=folder)
+        locate("train.py", test_folder=folder)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
 
 def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    whole = locate("train.py", beside=tmp_path)
+    whole = locate("train.py", test_folder=tmp_path)
 
     assert (whole.file, whole.function) == (f"{tmp_path}/train.py", "")
     assert whole.is_script
-    assert locate(tmp_path / "train.py", beside=Path("/")).file == f"{tmp_path}/train.py"
-    assert locate("train.py::main", beside=tmp_path).function == "main"
+    assert locate(tmp_path / "train.py", test_folder=Path("/")).file == f"{tmp_path}/train.py"
+    assert locate("train.py::main", test_folder=tmp_path).function == "main"

@@ -62,7 +62,7 @@ class Pairs(Source):
             self.alone, self.most = "in 3f2a91c0d4: hung", len(self)
             return
         wobble = 1 + 0.001 * (len(self) % 3)
-        for side, value in ((self.launches, self._slower), (self.references, 1.0), (self.controls, 1.0 * wobble)):
+        for side, value in ((self.launches, self._slower), (self.others, 1.0), (self.controls, 1.0 * wobble)):
             side.append(launch(len(side), value * wobble))
 
 
@@ -90,14 +90,14 @@ def suspect(*, is_itself: bool = False) -> Suspect:
     [verdict] = before.verdicts
     found = replace(before, verdicts=[replace(verdict, current=1.4, baseline=1.0)], suspicion=2.0)
     variant = Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself)
-    numbers = {"entry": entry(0.7, 0.71, 0.7), "tolerances": {"step": 0.1}}
+    numbers = {"baseline": entry(0.7, 0.71, 0.7), "tolerances": {"step": 0.1}}
     return Suspect(result=found, verdicts=found.verdicts, launches=found.launches, variant=variant, **numbers)
 
 
 def rerun(case: Suspect, *, budget_s: float = 60.0, why_not: str = "") -> Rerun:
     left = {KEY: why_not} if why_not else {}
     return Rerun(
-        sources={}, results={}, suspects={KEY: case}, beside={}, cases=1, left=left, budget=Allowance(budget_s)
+        sources={}, results={}, suspects={KEY: case}, variants={}, cases=1, left=left, budget=Allowance(budget_s)
     )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_no_pair_begins_that_would_end_behind_the_budget(
     source, case = Slow(clock, *each_s), suspect()
     began_at = clock.now
     confirmation = Confirmation(REQUEST, case, rerun(case, budget_s=budget_s))
-    verdicts = confirmation.settle(source)
+    verdicts = confirmation.decide_in_time(source)
 
     assert (len(source), clock.now - began_at, confirmation.why_not) == (pairs, took_s, why_not)
     assert [v.code for v in verdicts] == ["not-confirmed"] * (not why_not)
@@ -232,7 +232,7 @@ class Trains(Pairs):
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         super().add(only=only)
-        for side, curve in ((self.launches, 0), (self.references, self._is_of_code), (self.controls, self._is_of_code)):
+        for side, curve in ((self.launches, 0), (self.others, self._is_of_code), (self.controls, self._is_of_code)):
             side[-1] = replace(side[-1], measurements=[*side[-1].measurements, self._curves[curve]])
 
 
@@ -245,8 +245,8 @@ def test_one_pair_says_whose_other_losses_are_and_timings_are_confirmed_if_they_
     [other], source = source.launches, Trains(is_of_code=is_of_code)
     known = replace(entry(0.7, 0.71, 0.7), metrics={**entry(0.7, 0.71, 0.7).metrics, CURVE.key: [CURVE] * 3})
     losses = verdict("losses", metric=CURVE.key, better="curve", unit="", baseline=1.0)
-    case = dataclasses.replace(case, entry=known, launches=[other], verdicts=[*case.verdicts, losses])
-    verdicts = Confirmation(REQUEST, case, rerun(case)).settle(source)
+    case = dataclasses.replace(case, baseline=known, launches=[other], verdicts=[*case.verdicts, losses])
+    verdicts = Confirmation(REQUEST, case, rerun(case)).decide_in_time(source)
 
     assert (len(source), {v.metric: v.kind for v in verdicts}[CURVE.key]) == (pairs, kind)
 
@@ -256,7 +256,7 @@ def test_with_the_old_software_at_hand_the_change_is_split() -> None:
     old = Pairs(1.0)
     for index in range(LOOKS[0]):
         old.launches.append(launch(index, 1.2))
-        old.references.append(launch(index, 1.0, "2.12.0"))
+        old.others.append(launch(index, 1.0, "2.12.0"))
     kind, reason, _ = settle(Pairs(1.0), case, rerun(case), old)
 
     assert kind == "environment"
@@ -382,7 +382,7 @@ def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.Monk
 
 def test_a_reason_against_interleaving_takes_the_place_of_a_suspect(store: Baselines, tmp_path: Path) -> None:
     source = Alone(1.4)
-    source.why_never_beside = "its ranks are of several hosts"
+    source.why_not_interleaved = "its ranks are of several hosts"
     (tmp_path / "work.py").write_text("slower")
     found, path = suspect().result, store.path(TEST, KEY)
 

@@ -60,8 +60,8 @@ def confirmed(
     evaluated: Evaluated = ((), True),
 ) -> list[Finding]:
     """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
-    entries = {"entry": entry(*numbers), "before": entry(*before) if before else None}
-    known = StoredComparison(verdicts=stored or [SLOWER], **entries, tolerances={"step": 0.15, "sum": 0.15})
+    baselines = {"baseline": entry(*numbers), "before": entry(*before) if before else None}
+    known = StoredComparison(verdicts=stored or [SLOWER], **baselines, tolerances={"step": 0.15, "sum": 0.15})
     return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1, evaluated=lambda: evaluated)
 
 
@@ -131,7 +131,7 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     slower: float, stored: Sequence[float], kind: VerdictName
 ) -> None:
     [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
-    later = StoredComparison(verdicts=[], entry=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
+    later = StoredComparison(verdicts=[], baseline=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
 
     assert found.kind == kind
     assert later.of_pairs == {"step": pytest.approx(1.5 * 1.1 - 1)}
@@ -202,7 +202,7 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]
     stored = make_baseline(CASE, healthy, healthy[0].software)
     seen = [*compare(TERMS, CASE, [here], stored, comparisons=1)]
-    known = StoredComparison(verdicts=seen, launches=[here], entry=stored, are_timings=False)
+    known = StoredComparison(verdicts=seen, launches=[here], baseline=stored, are_timings=False)
     sides = [once_more], healthy[:1], healthy[:1]
 
     [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)

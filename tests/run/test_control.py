@@ -56,7 +56,7 @@ class Session:
         self.launches = DELAYED
         self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
-            has_numbers=has_baseline, entry=entry(1.0) if has_baseline else None, suspect=self.suspect
+            has_numbers=has_baseline, baseline=entry(1.0) if has_baseline else None, suspect=self.suspect
         )
 
     def stored(self, request: CaseRequest) -> Any:
@@ -68,7 +68,7 @@ class Session:
         made.launches += self.launches
         return made
 
-    def run(self, request: CaseRequest, source: Source, reference: object) -> CaseResult:
+    def decide(self, request: CaseRequest, source: Source, comparison: object) -> CaseResult:
         return replace(result(1.4), verdicts=list(self.verdicts))
 
     def suspect(self, *of: object) -> object:
@@ -84,7 +84,7 @@ class Session:
 def plant(session: Session, *, healthy: CaseResult = HEALTHY) -> Any:
     work = Ranks(body=BODY)
     launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
-    found = control.plant(session, dataclasses.replace(REQUEST, launched=launched), healthy)  # type: ignore[arg-type]
+    found = control.inject_slowdown(session, dataclasses.replace(REQUEST, launched=launched), healthy)  # type: ignore[arg-type]
     assert found is not None or healthy is not HEALTHY
     return found
 
@@ -102,7 +102,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
         def add(self, *, only: Sequence[str] = ()) -> None:
             noise = 1 + 0.001 * (len(self) % 3)
             self.launches.append(launch(1.4 * noise, delayed_s=0.4))
-            self.references.append(launch(1.0))
+            self.others.append(launch(1.0))
             self.controls.append(launch(noise))
 
     monkeypatch.setattr(control, "PairedLaunches", Beside)

@@ -33,7 +33,7 @@ def test_only_a_noisy_launch_that_was_short_is_not_followed_at_once(
 ) -> None:
     waited: list[float] = []
     now = iter([0.0, 0.0])
-    pacer = Pacer(1.5, clock=lambda: next(now, took_s), sleep=waited.append)
+    pacer = Pacer(1.5, now=lambda: next(now, took_s), sleep=waited.append)
     pacer.wait_for_next(None)
     pacer.wait_for_next(before)
 

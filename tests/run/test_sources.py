@@ -29,7 +29,7 @@ from pytest_distbench.run.sources import (
     Source,
     SourceFailed,
     Values,
-    take_turns,
+    alternate,
 )
 
 
@@ -128,7 +128,7 @@ class Sides:
     forgotten: list[LaunchRecord] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
 
-    def reference(self, variant: Variant) -> Sides:
+    def other_side(self, variant: Variant) -> Sides:
         assert variant.revision is MAIN.revision
         return self
 
@@ -141,14 +141,14 @@ class Sides:
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchRecord:
         return launch(index, only=only)
 
-    def launch_beside(
+    def launch_pair(
         self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int
     ) -> list[LaunchRecord | None]:
         assert variant.revision is MAIN.revision
         self.times.append(times)
         return self.rounds.pop(0)
 
-    def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+    def launch_other(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
         return launch(index, outcome=self.alone)
 
     def forget(self, record: LaunchRecord) -> None:
@@ -158,18 +158,18 @@ class Sides:
 def test_sources_take_turns_and_those_that_end_hold_nobody_up() -> None:
     turns: list[str] = []
     sources = [Counted(name, turns, [launch(i) for i in range(3)]) for name in "ab"]
-    take_turns(sources, 3)
+    alternate(sources, 3)
     assert turns == ["a", "b", "a", "b", "a", "b"]
 
     turns: list[str] = []
     source = Counted("a", turns, [launch(only=["step"]), launch(), launch(only=["step"]), launch()])
-    take_turns([source], 2)
+    alternate([source], 2)
     assert (source.whole, len(source)) == ([1, 3], 4)
 
     turns: list[str] = []
     first, second = (Counted(name, turns, [launch(i) for i in range(3)]) for name in "ab")
     first.most = 1
-    take_turns([first, second], 3)
+    alternate([first, second], 3)
     assert turns == ["a", "b", "b", "b"]
 
 
@@ -178,7 +178,7 @@ def test_a_launch_that_does_not_pass_ends_the_turns_and_is_named() -> None:
     first = Counted("a", turns, [launch(0), launch(1)])
     second = Counted("b", turns, [launch(0), launch(1, outcome="failed")])
     with pytest.raises(SourceFailed) as raised:
-        take_turns([first, second], 5)
+        alternate([first, second], 5)
 
     assert raised.value.source is second
     assert second.failed is second.launches[1]
@@ -192,7 +192,7 @@ def test_a_pair_is_a_launch_of_each_side_and_a_control_the_reference_once_more(h
     made = PairedLaunches(sides, REQUEST, MAIN, has_control=has_control)  # type: ignore[arg-type]
     made.add()
 
-    assert made.references[0] is reference
+    assert made.others[0] is reference
     assert made.launches[0] is current
     assert all(a is b for a, b in zip(made.controls, controls, strict=True))
     assert (made.alone, sides.times) == ("", [1 + has_control])
@@ -207,7 +207,7 @@ def test_a_side_that_does_not_pass_is_all_that_is_told(side: int, has_control: b
     made.add()
     made.add()
 
-    assert (made.launches, made.references, made.controls) == ([failed], [], [])
+    assert (made.launches, made.others, made.controls) == ([failed], [], [])
     assert made.failed is failed
 
 
@@ -238,9 +238,9 @@ def test_a_confirmation_ends_where_the_revision_does_not_pass_and_says_why(side:
 
 def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
     made = PairedLaunches(Sides(has_body=False), REQUEST, MAIN)  # type: ignore[arg-type]
-    take_turns([made], 5)
+    alternate([made], 5)
 
-    assert (len(made.launches), made.references) == (1, [])
+    assert (len(made.launches), made.others) == (1, [])
     assert made.alone == "the test does not exist in main"
 
 
@@ -260,7 +260,7 @@ def test_a_body_that_only_the_ranks_of_the_reference_miss_is_no_failure_and_leav
     missing = replace(launch(outcome="failed"), fates=[fate])
     sides = Sides([[None, missing]])
     made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
-    take_turns([made], 5)
+    alternate([made], 5)
 
     assert [record.outcome for record in made.launches] == ["passed"]
     assert sides.forgotten == [missing]

@@ -78,10 +78,10 @@ def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) 
     launching = SimpleNamespace(compared_with="HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one"))
     session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext())
     source = Made(launches)
-    source.references += launches
+    source.others += launches
     request: Any = SimpleNamespace(launched=launched, case=case.case)
     budget = SimpleNamespace(seconds=90.0, left_s=left_s)
-    rerun: Any = None if left_s is None else SimpleNamespace(beside={case.case.key: "c1"}, budget=budget)
+    rerun: Any = None if left_s is None else SimpleNamespace(variants={case.case.key: "c1"}, budget=budget)
     return explain_places(session, request, source, case, rerun)
 
 

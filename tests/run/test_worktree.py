@@ -12,7 +12,7 @@ from support.repositories import git
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.run.confirm.evaluated import Evaluation, differing
-from pytest_distbench.run.directory import Revision, RunDirectory, check_out, copy_beside, find_revision
+from pytest_distbench.run.directory import Revision, RunDirectory, check_out, copy_working_tree, find_revision
 
 
 def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_was_written_there(
@@ -120,7 +120,7 @@ def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
         file.parent.mkdir(exist_ok=True)
         file.unlink() if text is None else file.write_text(text)
     before = git(committed.path, "status", "--porcelain")
-    with copy_beside(committed.path, committed.path / "tmp", named="c0ffee" * 6) as tree:
+    with copy_working_tree(committed.path, committed.path / "tmp", named="c0ffee" * 6) as tree:
         found = {name: (tree / name).read_text() if (tree / name).exists() else None for name in held}
         with check_out(find_revision("HEAD", committed.path), committed.path / "tmp") as other:
             assert (tree.name, other.name == tree.name) == ("tree-c0ffeec0ff", False)
@@ -131,7 +131,7 @@ def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
 
 
 def test_a_tree_with_changes_in_a_submodule_is_not_copied(nested: pytest.Pytester) -> None:
-    copied = copy_beside(nested.path, nested.path / "tmp", named="c0ffee" * 6)
+    copied = copy_working_tree(nested.path, nested.path / "tmp", named="c0ffee" * 6)
     with pytest.raises(LauncherError, match="is no regular file, so it cannot be copied"), copied:
         pass
 

@@ -15,8 +15,8 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchRequest
-from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import Settings
+from pytest_distbench.run.session import Session
 from pytest_distbench.run.sources import Source
 
 

@@ -16,6 +16,7 @@ from support.projects import Project, run
 
 from pytest_distbench import testing
 from pytest_distbench.errors import DistbenchWarning
+from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.iteration import Collective, Fingerprint
@@ -56,7 +57,7 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Distbenc
     monkeypatch.setattr(Timed, "order", [])
     found: list[CaseResult] = []
     distbench = made_up_distbench(Path(__file__), tmp_path)
-    monkeypatch.setattr(distbench, "_record", found.append)
+    monkeypatch.setattr(carry, "keep_case", lambda item, case: found.append(case))
     monkeypatch.setattr(distbench, "world_size", 4)
     return distbench, found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pytest_distbench.errors import tell
+from pytest_distbench.errors import error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import comparable, compared_fingerprints, count, payload_bytes, ranks_of
 from pytest_distbench.judging.words import point_text
@@ -355,5 +355,5 @@ def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Giv
         try:
             charts += list(make(given))
         except Exception as error:  # noqa: BLE001 a page without one of its charts is still a page, and says so
-            problems.append(f"the chart {name!r} cannot be made: {tell(error)}")
+            problems.append(f"the chart {name!r} cannot be made: {error_text(error)}")
     return charts, problems

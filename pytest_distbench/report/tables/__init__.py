@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pytest_distbench.errors import TableError, tell
+from pytest_distbench.errors import TableError, error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import injected_ratio
@@ -308,8 +308,8 @@ def table_of(name: str, record: RunRecord, given: Mapping[str, object] = Mapping
     try:
         return TABLES[name].table(record.results, {**given, "run": record})
     except Exception as error:
-        problem = str(error) if isinstance(error, TableError) else tell(error)
-        raise TableError(f"the table {name!r} cannot be made: {problem}") from error
+        told = str(error) if isinstance(error, TableError) else error_text(error)
+        raise TableError(f"the table {name!r} cannot be made: {told}") from error
 
 
 def tables_of(

@@ -11,7 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, TextIO, TypeVar
 
-from pytest_distbench.errors import DistbenchError, TableError, show, tell
+from pytest_distbench.errors import DistbenchError, TableError, error_text, show
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import escape_cell
@@ -80,7 +80,7 @@ class Column(Generic[Row]):
         try:
             made = self.cell(row)
         except Exception as error:
-            raise TableError(f"column {self.name!r} of {self.cell.__module__}: {tell(error)}") from error
+            raise TableError(f"column {self.name!r} of {self.cell.__module__}: {error_text(error)}") from error
         value = made.value if isinstance(made, Cell) else made
         if value is not None and not isinstance(value, int | float if self.type is float else self.type):
             wrong = f"wanted {self.type.__name__} or None, found {show(value)}"

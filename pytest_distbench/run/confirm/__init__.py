@@ -1,9 +1,9 @@
-"""Confirmation: a suspicious stored comparison is measured again, interleaved with the revision that recorded it.
+"""Confirmation: a suspicious stored comparison is measured again, interleaved with its baseline commit.
 
-This module is the way in; the rest of the package imports nothing else of this room.
+Other rooms import this module alone.
 
 1. :meth:`Confirmer.screen` looks for evidence of a slowdown while a case is compared with its baseline.
-2. :meth:`Confirmer.suspect` says, when that comparison is done, whether more is to be measured, and with what.
+2. :meth:`Confirmer.suspect` decides, after that comparison, whether the case needs confirmation.
 3. ``plugin/confirm.py`` runs the tests of the suspects again at the end, as far as the budget goes (:class:`Rerun`).
 4. :class:`Confirmation` interleaves their launches and decides, by the rules in ``rule.py``.
 """
@@ -49,11 +49,11 @@ __all__ = [
 
 
 class Confirmer:
-    """Finds the suspicious cases of a run, and the revision that recorded the baseline of each.
+    """Finds the suspicious cases of a run, and the baseline commit of each.
 
     Args:
         root: the root of the tests, in their repository.
-        folder: paths that were given on the command line are relative to it.
+        folder: the folder that paths on the command line are relative to.
     """
 
     def __init__(self, settings: Settings, root: Path, folder: Path) -> None:
@@ -64,14 +64,14 @@ class Confirmer:
         self._known: dict[Path, tuple[Variant, BaselineEntry | None] | NotRecorded] = {}
 
     def screen(
-        self, request: CaseRequest, source: Source, path: Path, entry: BaselineEntry, *, comparisons: int
+        self, request: CaseRequest, source: Source, path: Path, baseline: BaselineEntry, *, comparisons: int
     ) -> Screening | None:
-        """Evidence of a slowdown in the launches of a case; None where it could not be confirmed."""
+        """Evidence of a slowdown in the launches of a case, or None if it could not be confirmed."""
         try:
             self.recorder(path, source)
         except NotRecorded:
             return None
-        return screen(request.terms, request.case, source.launches, entry, comparisons=comparisons)
+        return screen(request.terms, request.case, source.launches, baseline, comparisons=comparisons)
 
     def suspect(
         self,
@@ -79,37 +79,37 @@ class Confirmer:
         source: Source,
         path: Path,
         result: CaseResult,
-        entry: BaselineEntry,
+        baseline: BaselineEntry,
         *,
         comparisons: int,
         made_of: Sequence[str],
     ) -> Suspect | None:
-        """What is to be confirmed of a compared case; None: nothing.
+        """A compared case with what needs confirmation, or None.
 
         Args:
-            path: of the baseline, whose entry is given.
+            path: the file of the baseline.
             made_of: keys of the cases that its number is computed from.
 
         Raises:
-            NotRecorded: something is, and cannot be; the text says why.
+            NotRecorded: it needs confirmation, which is not possible; the text says why.
         """
-        clocks = [v for v in result.verdicts if is_timing(v, v.unit) and v.is_judged]
-        is_open = result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks)
-        timings = bool(clocks) and (is_open or self._settings.confirm[0] == "always")
+        judged = [v for v in result.verdicts if is_timing(v, v.unit) and v.is_judged]
+        is_open = result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in judged)
+        timings = bool(judged) and (is_open or self._settings.confirm[0] == "always")
         if result.xfail_perf or not can_be_confirmed(result.verdicts):
             return None
         if not timings and not any(map(are_asked_about, result.verdicts)):
             return None
         variant, before = self.recorder(path, source)
         if variant.is_itself and not timings:
-            return None  # there is no other code to compute the digits
+            return None  # there is no other code that could compute the digits
         return Suspect(
             result=result,
             verdicts=result.verdicts,
             launches=result.launches,
-            entry=entry,
+            baseline=baseline,
             before=before,
-            tolerances=accepted_changes(request.terms, result.launches, entry),
+            tolerances=accepted_changes(request.terms, result.launches, baseline),
             comparisons=comparisons,
             are_timings=timings,
             variant=variant,
@@ -117,32 +117,32 @@ class Confirmer:
         )
 
     def recorder(self, path: Path, source: Source) -> tuple[Variant, BaselineEntry | None]:
-        """The revision that a case is interleaved with, or launched again alone where it is the working tree.
+        """The baseline commit that a case is interleaved with, and its own baseline if a later one is stored.
 
         Raises:
             NotRecorded: there is none, or the case cannot be interleaved.
         """
         found = self.find(path)
-        if source.why_never_beside and not (found[0].is_itself and source.may_be_repeated):
-            raise NotRecorded(source.why_never_beside)
+        if source.why_not_interleaved and not (found[0].is_itself and source.may_be_repeated):
+            raise NotRecorded(source.why_not_interleaved)
         return found
 
     def find(self, path: Path) -> tuple[Variant, BaselineEntry | None]:
-        """The revision that recorded the baseline in a file; and its baseline, where a later one is stored.
+        """The baseline commit of a file, and its own baseline if a later one is stored, else None.
 
         Raises:
-            NotRecorded: nobody knows it; the text says why.
+            NotRecorded: it is unknown; the text says why.
         """
         if path not in self._known:
             try:
                 known = recordings(path, self._top)
                 (last, _, of_last), before = next(known), None
-                # a commit that changed more than baselines is no witness of its own: then it is the recorder before it
+                # a commit that changed code too cannot judge itself: the baseline commit is the one before
                 if self._is_here(last, path) and not self._is_here(f"{last}^", path, until=last):
                     before = next(known, None)
                 commit, _, file = before or (last, {}, of_last)
-                entry = file.entry if before is not None and file is not None else None
-                self._known[path] = self._variant(commit, path, was="" if file is None else file.test), entry
+                own = file.entry if before is not None and file is not None else None
+                self._known[path] = self._variant(commit, path, was="" if file is None else file.test), own
             except NotRecorded as error:
                 self._known[path] = error
         found = self._known[path]
@@ -151,22 +151,22 @@ class Confirmer:
         return found
 
     def of_its_time(self, variant: Variant) -> Variant | None:
-        """The same revision under ``--distbench-against-python``, or None if that is not given."""
-        given = self._settings.recorders_python
+        """The same revision under ``--distbench-against-python``, or None without it."""
+        given = self._settings.baseline_python
         return dataclasses.replace(variant, interpreter=find_interpreter(given, self._folder)) if given else None
 
     @functools.cached_property
     def here(self) -> str:
-        """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
+        """The commit that is checked out, followed by ``-dirty`` if tracked files differ."""
         return git.describe_commit(self._root)
 
     def _variant(self, commit: str, path: Path, *, was: str) -> Variant:
-        tests = (read_file(path).test, was) if was else ()  # of a test that moved: now and then
+        tests = (read_file(path).test, was) if was else ()  # now and then
         places = [(self._root / test.partition("::")[0]).resolve() for test in tests]
-        moved = ((places[0], places[1]), (places[0].parent, places[1].parent)) if len({*places}) > 1 else ()
+        renamed = ((places[0], places[1]), (places[0].parent, places[1].parent)) if len({*places}) > 1 else ()
         try:
             return Variant(
-                moved=moved,
+                renamed=renamed,
                 revision=Revision("", commit, self._top),
                 links=find_links(self._settings.against_link, folder=self._root, root=self._top),
                 interpreter=None,
@@ -176,10 +176,7 @@ class Confirmer:
             raise NotRecorded(str(error)) from None
 
     def _is_here(self, commit: str, path: Path, *, until: str = "") -> bool:
-        """Whether no code differs from a commit, here or in a later one: but baselines all that git tracks is equal.
-
-        A Python file here that git does not know is code that the commit has not.
-        """
+        """Whether all files but baselines equal those of a commit, here or in the later commit ``until``."""
         baselines = self._baselines.resolve()
         if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
             return False

@@ -1,4 +1,4 @@
-"""A suspicious case: what is known of it, how its test is run again, and what decides it."""
+"""A suspicious case, the second run of its test, and the confirmation that decides about it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from pytest_distbench.run.confirm.rule import (
     split_change,
 )
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Source, SourceFailed, take_turns
+from pytest_distbench.run.sources import Source, SourceFailed, alternate
 
-_ARMS = 3  # the working tree, the revision that recorded the baseline, and that revision once more
+_ARMS = 3  # the candidate, the baseline commit, and the baseline commit again
 
 _LIKELY = LOOKS[2]  # pairs that an answer is likely to take
 
@@ -43,9 +43,9 @@ class Suspect(StoredComparison):
     """A case whose stored comparison is suspicious, or too noisy.
 
     Attributes:
-        variant: the revision that recorded the baseline.
+        variant: the baseline commit.
         made_of: keys of the cases that its number is computed from; empty if it was launched itself.
-        evaluation: what pytest itself evaluated for it, or None.
+        evaluation: the code that pytest itself evaluated for it, or None.
     """
 
     result: CaseResult
@@ -55,13 +55,13 @@ class Suspect(StoredComparison):
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether something speaks for a slowdown, or for another training; else it comes last."""
+        """Whether there is evidence of a slowdown or of another training; else it is confirmed last."""
         other = any(v.row.may_be_confirmed and are_asked_about(v) for v in self.result.verdicts)
         return self.result.suspicion >= SUSPICIOUS or other
 
     @property
     def looks(self) -> Sequence[int]:
-        """Numbers of launches after which is judged. Digits repeat: one of each side says whose they are."""
+        """Numbers of pairs after which it is judged. Digits repeat, so one launch of each side is enough for them."""
         if not self.are_timings:
             return (1,)
         return (1, *LOOKS) if any(v.is_failure and are_asked_about(v) for v in self.verdicts) else LOOKS
@@ -82,22 +82,21 @@ class Suspect(StoredComparison):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """A test that is run again, and what it may take.
+    """A test that is run again to confirm its suspicious cases. The keys of mappings are those of cases.
 
     Attributes:
-        sources: of its first run, by key of the case: what is not suspicious is not measured again.
-        results: of its first run, by the same keys.
-        suspects: by the same keys.
-        beside: the revision that a case is interleaved with, by the same keys; those that it is made of, too.
-        cases: that this run of pytest confirms.
-        others_s: of the budget, what first looks at other suspects are going to take.
-        left: why a case is not measured again, by the same keys.
+        sources: launches of the first run; cases that are not suspicious are not measured again.
+        results: results of the first run.
+        variants: the baseline commits that cases are interleaved with, also those that a number is computed from.
+        cases: number of cases that this run of pytest confirms.
+        others_s: seconds of the budget for the first looks at suspects of other tests.
+        left: why a case is not measured again.
     """
 
     sources: Mapping[str, Source]
     results: Mapping[str, CaseResult]
     suspects: Mapping[str, Suspect]
-    beside: Mapping[str, Variant]
+    variants: Mapping[str, Variant]
     cases: int
     budget: Allowance
     others_s: float = 0.0
@@ -105,7 +104,7 @@ class Rerun:
 
 
 class Confirmation(Interleaved):
-    """Launches of a suspect, interleaved with those of the revision that recorded its baseline, decide its verdicts."""
+    """Decides the verdicts of a suspect by launches that are interleaved with those of its baseline commit."""
 
     def __init__(self, request: CaseRequest, suspect: Suspect, rerun: Rerun) -> None:
         super().__init__(request, suspect.looks, rerun.budget)
@@ -120,12 +119,12 @@ class Confirmation(Interleaved):
         """The case with the verdicts that its launches decide, or None where they are too few.
 
         Args:
-            source: launches of the working tree and of the revision.
+            source: launches of the candidate and of the baseline commit.
             here: the commit that is checked out.
-            exchanged: the same in new processes, each tree at the other's path, for what is slower.
-            of_its_time: the revision under the software of its time, or None.
+            exchanged: the same in new processes, each tree at the other's path, to confirm slower timings.
+            of_its_time: the baseline commit under the software of its time, or None.
         """
-        if self.why_not or not (verdicts := self.settle(source)):
+        if self.why_not or not (verdicts := self.decide_in_time(source)):
             return None
         verdicts = self._measure_again(source, exchanged, verdicts)
         verdicts = self._split(source, of_its_time, verdicts)
@@ -133,14 +132,14 @@ class Confirmation(Interleaved):
             revision=str(self._suspect.variant),
             here=here,
             took_s=self.took_s,
-            launches=list(source.launches[: len(source.references) or None]),
-            baselines=list(source.references),
+            launches=list(source.launches[: len(source.others) or None]),
+            references=list(source.others),
             controls=list(source.controls),
         )
         return replace(self._suspect.result, verdicts=verdicts, confirmation=record)
 
-    def settle(self, source: Source) -> list[Finding]:
-        findings = super().settle(source)
+    def decide_in_time(self, source: Source) -> list[Finding]:
+        findings = super().decide_in_time(source)
         if not findings or (len(source) < LOOKS[0] and any(f.code == "not-confirmed" for f in findings)):
             findings = []
             used = f"{len(source)} of {self._looks[0]} pairs used all of the time: {ENDED}"
@@ -149,12 +148,12 @@ class Confirmation(Interleaved):
 
     def judge(self, source: Source) -> list[Finding]:
         terms, case, suspect = self.request.terms, self.request.case, self._suspect
-        if len(source) < self._looks[0]:  # the revision does not run here
+        if len(source) < self._looks[0]:  # the baseline commit does not run here
             return []
         if len(source) < LOOKS[0] and suspect.are_timings:
             of_digits = self._confirmed(source, dataclasses.replace(suspect, are_timings=False))
             if any(f.is_failure and are_asked_about(f) for f in of_digits):
-                return of_digits  # another training: how long it takes decides nothing
+                return of_digits  # another training, whose timings decide nothing
             return [replace(f, is_open=is_timing(f, f.unit) and f.is_judged) for f in of_digits]
         if suspect.variant.is_itself:
             later = suspect.later(terms, case, source.launches)
@@ -194,14 +193,11 @@ class Confirmation(Interleaved):
         evaluation, revision = self._suspect.evaluation, self._suspect.variant.revision
         if evaluation is None or revision is None:
             return (), True
-        return differing(evaluation, revision, self._suspect.variant.moved)
+        return differing(evaluation, revision, self._suspect.variant.renamed)
 
     def _measure_again(self, source: Source, second: Source | None, verdicts: list[Finding]) -> list[Finding]:
-        """The verdicts, where what is red has been so in other process trees too, paths exchanged.
-
-        With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
-        """
-        is_enough = self._suspect.are_timings and len(source.references) >= LOOKS[0]
+        """Measure regressed timings again in new processes with exchanged paths, if there is time for as many pairs."""
+        is_enough = self._suspect.are_timings and len(source.others) >= LOOKS[0]
         if second is None or not is_enough or source.alone or source.failed:
             return verdicts
         slower = {key for key, f in self.interleaved(source).items() if f.kind == "regressed"}
@@ -219,22 +215,22 @@ class Confirmation(Interleaved):
         return again.measured(second) if red else verdicts
 
     def _split(self, source: Source, pairs: Source | None, verdicts: list[Finding]) -> list[Finding]:
-        """The verdicts, with the software's share in a change where the old software is at hand."""
+        """Add the shares of code and software in a change, if the software of the baseline commit is available."""
         is_slower = any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
         if pairs is None or source.failed or not self._suspect.are_timings or not is_slower:
             return verdicts
         with contextlib.suppress(SourceFailed):
-            take_turns([pairs], LOOKS[0])
+            alternate([pairs], LOOKS[0])
         if pairs.alone or pairs.failed:
             return verdicts
-        total = ratios(pairs.references, pairs.launches)
-        code = ratios(source.references, source.launches) or dict.fromkeys(total, 1.0)
-        changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
+        total = ratios(pairs.others, pairs.launches)
+        code = ratios(source.others, source.launches) or dict.fromkeys(total, 1.0)
+        changes = version_changes(pairs.others[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
 
 
 class _Exchanged(Interleaved):
-    """What is red, in other process trees, paths exchanged."""
+    """The comparison of regressed timings in new processes with exchanged paths."""
 
     def __init__(
         self,

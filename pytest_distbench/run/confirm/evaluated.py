@@ -1,8 +1,8 @@
-"""Which files pytest evaluates, for both sides of an A/B, otherwise than the other revision would.
+"""Find the changed files that pytest evaluates once for both sides of an A/B.
 
-The bodies of a test run in ranks, each side's from its own tree. Fixtures, parameters, hooks and options are evaluated
-in pytest's process, once, so that both sides have them. Of the test's module that is what its function and its fixtures
-lead to, and what runs when it is imported; of conftest.py, plugins and the modules that these use it is all.
+The bodies of a test run in ranks, each side's from its own tree. pytest's process evaluates fixtures, parameters, hooks
+and options, so both sides have those of the candidate. Compared are the statements of the test's module that its
+function and fixtures use or that run at its import, and all of conftest.py, plugins and the modules that these use.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pytest_distbench.run.directory import PACKAGE, Revision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What a test asks pytest to evaluate.
+    """The code that pytest itself evaluates for a test.
 
     Attributes:
-        function: of the test, or the class that it is a method of; where it stands in the module.
+        module: name of the test's module.
+        function: name of the test function, or of its class.
         bodies: functions of the module that ranks run.
-        plugins: names of modules; of conftest.py files too.
-        ini: the file with pytest's options; None: there is none.
+        plugins: names of modules, those of conftest.py files too.
+        ini: the file with pytest's options, or None.
     """
 
     module: str = ""
@@ -41,10 +42,10 @@ class Evaluation:
     ini: Path | None = None
 
 
-def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[Path, Path]] = ()) -> Evaluated:
-    """The files that pytest evaluates otherwise than it would at a revision: those of the test, or what they use."""
+def differing(evaluation: Evaluation, revision: Revision, renamed: Sequence[tuple[Path, Path]] = ()) -> Evaluated:
+    """The files that pytest evaluates and that differ from a revision: those of the test, else the modules they use."""
     listed = git.run(revision.root, "diff", "--name-only", "-z", revision.commit, "--")
-    found = _Sources(revision, set(filter(None, listed.stdout.split("\0"))), dict(moved))
+    found = _Sources(revision, set(filter(None, listed.stdout.split("\0"))), dict(renamed))
     names = [found.name_of(evaluation.ini)] if evaluation.ini and found.has_other_options(evaluation.ini) else []
     names += found.differing(evaluation.module, evaluation)
     names += itertools.chain.from_iterable(map(found.differing, evaluation.plugins))
@@ -54,15 +55,15 @@ def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[
 
 
 class _Sources:
-    def __init__(self, revision: Revision, changed: set[str], moved: Mapping[Path, Path]) -> None:
+    def __init__(self, revision: Revision, changed: set[str], renamed: Mapping[Path, Path]) -> None:
         self._revision = revision
-        self._moved = moved
+        self._renamed = renamed
         self._changed = changed
         self._seen: set[str] = set()
         self._used: list[str] = []
 
     def name_of(self, path: Path) -> str:
-        """A path below the repository, as git has it; empty where it is elsewhere."""
+        """The name of a path in the repository, or "" if it is outside."""
         resolved = path.resolve()
         is_ours = resolved.is_relative_to(self._revision.root) and not resolved.is_relative_to(PACKAGE)
         return resolved.relative_to(self._revision.root).as_posix() if is_ours else ""
@@ -77,11 +78,11 @@ class _Sources:
         self._used += _modules_used(now, text, module)
         if name not in self._changed:
             return []
-        then = _evaluated(self._text_of(self.name_of(self._moved.get(Path(file).resolve(), Path(file)))), evaluation)
+        then = _evaluated(self._text_of(self.name_of(self._renamed.get(Path(file).resolve(), Path(file)))), evaluation)
         return [name] if _code(now) != _code(then) else []
 
     def differing_of_used(self) -> Iterator[str]:
-        """The files of the modules that were noted, and of those that these use, if they differ."""
+        """The changed files among the modules that the test's files use, directly or not."""
         while self._used:
             yield from self.differing(self._used.pop())
 
@@ -95,7 +96,7 @@ class _Sources:
 
 
 def _evaluated(text: str, evaluation: Evaluation | None) -> list[ast.stmt]:
-    """The statements of a module that pytest evaluates: all, or those that a test leads to; none of what cannot run."""
+    """The statements of a module that pytest evaluates: all, or those that a test uses; [] with a syntax error."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -109,7 +110,6 @@ def _evaluated(text: str, evaluation: Evaluation | None) -> list[ast.stmt]:
         return statements
 
     def is_fixture(statement: ast.stmt) -> bool:
-        """Whether something calls it that does not name it: other tests have no decorators that matter here."""
         return any("fixture" in ast.dump(d) for d in getattr(statement, "decorator_list", []))
 
     named = {name: s for s in statements for name in _names_made(s) if name not in evaluation.bodies}
@@ -126,7 +126,6 @@ def _evaluated(text: str, evaluation: Evaluation | None) -> list[ast.stmt]:
 
 
 def _code(statements: Sequence[ast.stmt]) -> list[str]:
-    """Without imports: what they bring is looked at where it is used."""
     return [ast.dump(s) for s in statements if not isinstance(s, ast.Import | ast.ImportFrom)]
 
 
@@ -135,7 +134,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _names_made(statement: ast.stmt) -> list[str]:
-    """What a statement does nothing but give a name: it counts where the name is used."""
+    """The names that a statement only defines, so that it counts if one is used."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -147,7 +146,6 @@ def _names_made(statement: ast.stmt) -> list[str]:
 
 
 def _names_used(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that are read; those of fixtures stand among the parameters."""
     nodes = [node for statement in statements for node in ast.walk(statement)]
     return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.arg for n in nodes if isinstance(n, ast.arg)}
 

@@ -1,4 +1,4 @@
-"""Launches that are interleaved with those of another side, as long as there is time."""
+"""Comparisons by interleaved launches within a time budget."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Reference, Source
+from pytest_distbench.run.sources import CaseComparison, Source
 
-START_S = 4.0  # what the launchers of a side take to start, once
+START_S = 4.0  # for the launchers of a side to start, once
 
 ENDED = "--distbench-confirm=auto:SECONDS"
 
-_SLOWER = 10.0  # an interleaved launch may take so many times what this tree's took alone, and :data:`_GRACE_S` more
+_SLOWER = 10.0  # the longest interleaved launch, as a multiple of the candidate's alone, and :data:`_GRACE_S` more
 _GRACE_S = 30.0
 
 
-_ASIDE = 4  # no more than one part in so many of the time is set aside for them
+_ASIDE = 4  # at most this part of the budget, 1 / 4, is set aside
 
 
-_MOST_PLACES_S = 12.0  # three launches, one of them for the noise, may take so long after a verdict; else there are two
+_MOST_PLACES_S = 12.0  # three launches, one of them for the noise, if they take no longer; else two
 
 
 def for_places(launches: Sequence[LaunchRecord]) -> tuple[int, float]:
-    """How many launches find the places of a regression, and how long they take."""
+    """Number of launches that find the places of a regression, and their seconds."""
     each_s = statistics.median([launch.wall_s for launch in launches] or [0.0])
     number = 3 if 3 * each_s <= _MOST_PLACES_S else 2
     return number, number * each_s
 
 
 class Allowance:
-    """Seconds in which launches can be made. Waiting for others that measure on this host is none of them.
+    """A budget of seconds for launches, which does not count waiting for other runs on this host.
 
-    ``aside_s`` of them are set aside for what follows a verdict.
+    ``aside_s`` of them are set aside for launches after a verdict.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -55,7 +55,7 @@ class Allowance:
 
     @contextlib.contextmanager
     def setting_aside(self, seconds: float) -> Iterator[None]:
-        """Leave so many, at most a part of all, for what follows."""
+        """Set seconds aside, at most 1 / :data:`_ASIDE` of all, for launches after a verdict."""
         self.aside_s = min(seconds, self.seconds / _ASIDE)
         try:
             yield
@@ -70,8 +70,8 @@ class Allowance:
             yield
 
 
-class Interleaved(Reference):
-    """What interleaved launches are judged by, as long as there is time."""
+class Interleaved(CaseComparison):
+    """Comparison by interleaved launches within a budget."""
 
     def __init__(self, request: CaseRequest, looks: Sequence[int], budget: Allowance) -> None:
         super().__init__(request)
@@ -87,7 +87,7 @@ class Interleaved(Reference):
         return self._looks
 
     def may_begin(self, source: Source, look: int) -> bool:
-        """Whether what is missing for a look takes no longer than there is time, by what the others took."""
+        """Whether the budget is enough for the launches that a look still needs, by the duration of earlier ones."""
         now = time.monotonic()
         last_s, self._added_at = now - self._added_at, now
         if not len(source):
@@ -99,8 +99,8 @@ class Interleaved(Reference):
     def give_up(self, source: Source, error: LauncherError) -> None:
         source.alone, source.most = str(error), len(source)
 
-    def settle(self, source: Source) -> list[Finding]:
-        """The findings, as far as there is time; none where that is not enough for the first look."""
+    def decide_in_time(self, source: Source) -> list[Finding]:
+        """Decide within the budget; ``[]`` if it is not enough for the first look."""
         ended = f"its time was used up: {ENDED}"
         return [
             replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
@@ -109,9 +109,9 @@ class Interleaved(Reference):
 
 
 def in_time(request: LaunchRequest, launched: Sequence[float], *, left_s: float = math.inf) -> LaunchRequest:
-    """A request whose launches end in a bounded time, whatever another revision does in them.
+    """Limit the launches of a request in time, because another revision may be slower or hang.
 
-    That is what is left of a budget, but no less than this tree's launches and a start have taken.
+    The limit is what is left of a budget, but at least a start and twice the longest launch of the candidate.
     """
     longest = max(launched, default=0.0)
     most_s = min(_SLOWER * longest + _GRACE_S, max(left_s, START_S + 2 * longest))

@@ -1,38 +1,36 @@
-"""Verdicts of a confirmation: what interleaved launches say of a suspicious stored comparison. Pure, no I/O.
+"""The rule of confirmation: verdicts from interleaved launches on a suspicious stored comparison. Pure, no I/O.
 
-Three launches are interleaved: of this tree, of the revision that recorded the baseline, and of that revision once
-more. Of timings the fast sides count, as in the stored comparison. This tree is compared with both launches of the
-revision (their geometric mean) at the tolerance that the stored comparison had; how far the revision differs from
-itself is the noise. What that does not call slower is compared by all of its iterations too, at the tolerance of
+Three launches are interleaved: of the candidate, of the baseline commit, and of the baseline commit again. Timings are
+compared by their lower quantiles, as in the stored comparison. The candidate is compared with the geometric mean of
+both launches of the baseline commit, at the tolerance of the stored comparison; the difference between these two is the
+noise. A timing that is not slower by this is compared by all of its iterations too, at the tolerance of
 :data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a timing
 
-- *regressed* where this tree is slower than the revision, and by more than
-  :data:`~pytest_distbench.judging.thresholds.VETO` times what the revision differs from itself: a machine on which that
-  is much decides nothing, whatever the statistics of the pairs say;
-- is slower by the *machine* where it is not, and the interleaved launches, which are later, are beyond the stored
-  numbers by their own rule (``thresholds``): noise is no slower machine. Where pytest itself evaluated other code than
-  the revision has, both sides had it, and A/B clears it of nothing: it *regressed* where the stored numbers leave no
-  question, and is *inconclusive* else;
-- *improved* where this tree is faster;
-- is *unchanged* where it is neither;
-- is *inconclusive* where the last pair leaves it open.
+- *regressed* if the candidate is slower by more than :data:`~pytest_distbench.judging.thresholds.VETO` times the noise:
+  a machine with much noise decides nothing, even if the statistics of the pairs do;
+- is slower by the *machine* if the candidate is not slower, but the interleaved launches, which are later, are beyond
+  the stored numbers by the rule of stored comparisons (``thresholds``). If pytest itself evaluated code that differs
+  from the baseline commit, both sides had it, and A/B cannot clear it: it *regressed* if the stored numbers alone
+  decide so, and is *inconclusive* else;
+- *improved* if the candidate is faster;
+- is *unchanged* if it is neither;
+- is *inconclusive* if the last pair does not decide.
 
-What regressed is measured again in other process trees, with at most as many pairs: what one tree, or the place of one
-checkout, makes slow does not recur (:func:`measured_again`).
+A regressed timing is measured again in new processes, with at most as many pairs: a slowdown by one process tree, or by
+the path of one checkout, does not recur (:func:`measured_again`).
 
-Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
-*unchanged*.
+If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *machine* and *unchanged*.
 
-Stored digits of a training and this run's lie a commit and an environment apart. The recorded commit, launched here and
-now, says which of the two changed them:
+The digits of a training may differ from stored ones by the code or by the environment. The baseline commit, launched
+here and now, shows which:
 
-- it computes what this tree computes: the *environment* changed the digits, and nothing is wrong with the code;
-- it repeats its own stored digits, and this tree computes others: the *code* did;
-- neither: both did; and a commit that does not repeat itself here says nothing.
+- it computes the digits of the candidate: the *environment* changed them;
+- it repeats its stored digits, and the candidate computes others: the *code* changed them;
+- neither: both did. A commit that does not repeat its own digits here shows nothing.
 
-Within the limit that is all that is asked. Beyond it this tree is judged against what that commit computes here,
-whatever is stored. Where it cannot be launched here, what the stored numbers say stands. What else was judged exactly
-(fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged, too.
+Within the threshold this only explains. Beyond it the candidate is judged against the digits that the baseline commit
+computes here. If that cannot be launched, the stored comparison counts. Other exact verdicts (fingerprints, sizes,
+missing metrics, bounds) stay.
 """
 
 from __future__ import annotations
@@ -56,34 +54,35 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
 
-RECURS = 0.5  # of a slowdown, as a logarithm, so much has to be seen again in other process trees
+RECURS = 0.5  # the share of a slowdown's logarithm that has to recur in new processes
 
-_UNDECIDED = ("new", "missing")  # verdicts on pairs that say nothing of how fast either side is
+_UNDECIDED = ("new", "missing")  # verdicts on pairs that do not compare the speed of the sides
 _BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
 
 
 Sides = tuple[Sequence[LaunchRecord], Sequence[LaunchRecord], Sequence[LaunchRecord]]
-"""Launches of this tree, of the revision, and of it once more; those of one index were interleaved."""
+"""Launches of the candidate, of the baseline commit, and further ones of it; those of one index were interleaved."""
 
 Evaluated = tuple[Sequence[str], bool]
-"""Files that pytest itself evaluates, so that both sides have them, and that differ from the revision; and whether they
-are the test's module, a conftest.py, a plugin or the ini file, and not what those import."""
+"""Changed files that pytest itself evaluates, so that both sides have them; and whether they are the test's module, a
+conftest.py, a plugin or the ini file, and not modules that those import."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredComparison:
-    """What is stored of a suspicious case, and the verdicts on it.
+    """The stored comparison of a suspicious case, and the verdicts on it.
 
     Attributes:
-        entry: that the stored comparison was made with; None: nothing is stored.
-        before: the entry of the revision, where a later one is stored.
-        tolerances: by metric, as fractions.
+        baseline: the one of the stored comparison, or None.
+        before: the baseline that the baseline commit has, if a later one is stored, or None.
+        tolerances: metric -> fraction.
+        comparisons: number in the whole run, over which the error rate is shared.
         are_timings: whether timings are confirmed; else they stay as judged, and a launch of each side is enough.
     """
 
     verdicts: Sequence[Finding]
     launches: Sequence[LaunchRecord] = ()
-    entry: BaselineEntry | None = None
+    baseline: BaselineEntry | None = None
     before: BaselineEntry | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict)
     comparisons: int = 1
@@ -92,17 +91,17 @@ class StoredComparison:
     def later(
         self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True
     ) -> dict[str, Finding]:
-        """What the stored numbers say of the clocks of launches, by their own rule."""
+        """Compare the timings of further launches with the stored ones: metric -> finding."""
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
-        found = compare(terms, case, launches, self.entry, comparisons=self.comparisons)
+        found = compare(terms, case, launches, self.baseline, comparisons=self.comparisons)
         return {finding.metric: finding for finding in found if is_timing(finding, finding.unit)}
 
     @property
     def of_pairs(self) -> dict[str, float]:
-        """The tolerances of pairs: what later numbers were accepted with comes on top."""
+        """The tolerances of pairs; a change that was accepted after the baseline commit is added."""
         found = dict(self.tolerances)
         for key, value in self.tolerances.items():
-            now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.entry, self.before))
+            now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.baseline, self.before))
             if now and then and all(m.value is not None and m.value > 0 for m in [*now, *then]):
                 timed = are_timed(now) and are_timed(then)
                 means = [statistics.fmean(fast_logs(metric, timed=timed)) for metric in (now, then)]
@@ -112,7 +111,7 @@ class StoredComparison:
 
 
 def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
-    """Whether nothing speaks against a case but timings and digits of a training: then A/B can decide it."""
+    """Whether only timings and digits of a training fail a case, which A/B can decide."""
     failed = [v for v in verdicts if v.is_failure]
     return all(v.row.may_be_confirmed and (is_timing(v, v.unit) or are_asked_about(v)) for v in failed)
 
@@ -127,11 +126,11 @@ def confirm(
     cases: int,
     evaluated: Callable[[], Evaluated] = lambda: ((), True),
 ) -> list[Finding]:
-    """Judge a case again whose stored comparison was suspicious."""
+    """Judge a suspicious case by interleaved launches of both sides."""
     stored = known.verdicts
-    if known.entry is not None:
+    if known.baseline is not None:
         there, here = [*sides[1], *sides[2]], [*known.launches, *sides[0]]
-        stored = confirm_digits(terms, case, stored, here, there, known.entry, revision=revision)
+        stored = confirm_digits(terms, case, stored, here, there, known.baseline, revision=revision)
     if not known.are_timings:
         return list(stored)
     of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
@@ -142,7 +141,7 @@ def confirm(
         paired = found.get(v.metric)
         if not is_timing(v, v.unit):
             judged.append(v)
-        elif paired is None or not _tells(paired):
+        elif paired is None or not _compares_speed(paired):
             why = f": {paired.reason}" if paired is not None and paired.reason else ""
             judged += undecided([v], f"interleaved A/B with {revision} gave no comparable number{why}")
         elif paired.kind == "unchanged" or (paired.kind == "improved" and known.before is not None):
@@ -168,8 +167,8 @@ def judge_interleaved(
     of: str = "",
     cases: int,
 ) -> dict[str, Finding]:
-    """Judge the timings of a case by its interleaved launches alone, by metric."""
-    beside = Pairs(
+    """Judge the timings of a case by its interleaved launches alone: metric -> finding."""
+    pairs = Pairs(
         baseline=sides[1],
         controls=sides[2],
         looks=LOOKS,
@@ -177,26 +176,26 @@ def judge_interleaved(
         tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
         ab=f"interleaved A/B with {name}{of}",
     )
-    found = compare(terms, case, sides[0], paired=beside, comparisons=cases)
+    found = compare(terms, case, sides[0], paired=pairs, comparisons=cases)
     return {finding.metric: finding for finding in found if is_timing(finding, finding.unit)}
 
 
 def measured_again(verdicts: Sequence[Finding], found: Mapping[str, Finding]) -> list[Finding]:
-    """The verdicts, those on timings that regressed by what other process trees say of them.
+    """Judge regressed timings again by launches in new processes; the other verdicts stay.
 
-    A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
-    the first time were the loudest there were.
+    A slowdown recurs if it regressed by the same rule, or is at least half as large over all pairs, because the first
+    estimate is of the pairs that happened to decide.
     """
     judged = []
     for v in verdicts:
         again = found.get(v.metric)
-        if again is None or not v.row.may_be_confirmed or not _tells(again):
+        if again is None or not v.row.may_be_confirmed or not _compares_speed(again):
             judged.append(v)
             continue
         change = format_change(again.ratio or 1.0)
         if again.kind == "regressed" or (worse_by(again) >= RECURS * worse_by(v)):
-            told = f"{v.reason}; confirmed in new processes: {change} over {again.launches} pairs"
-            judged.append(replace(v, reason=told, is_open=again.is_open))
+            reason = f"{v.reason}; confirmed in new processes: {change} over {again.launches} pairs"
+            judged.append(replace(v, reason=reason, is_open=again.is_open))
         else:
             first = f"slower in one set of processes ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
             reason = f"{first}, not in a second one ({change} over {again.launches})"
@@ -205,12 +204,11 @@ def measured_again(verdicts: Sequence[Finding], found: Mapping[str, Finding]) ->
 
 
 def worse_by(finding: Finding) -> float:
-    """Logarithm of the change, towards worse positive; 0 where there is none."""
+    """Logarithm of the change, positive if worse; 0 without a ratio."""
     return METRIC_KINDS[finding.better].sign * math.log(finding.ratio) if finding.ratio and finding.ratio > 0 else 0.0
 
 
-def _tells(paired: Finding) -> bool:
-    """Whether a verdict on pairs says how fast one side is against the other."""
+def _compares_speed(paired: Finding) -> bool:
     return paired.kind not in _UNDECIDED and paired.row.is_comparable
 
 
@@ -227,10 +225,11 @@ def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[st
 def split_change(
     verdicts: Sequence[Finding], *, code: Mapping[str, float], total: Mapping[str, float], software: str
 ) -> list[Finding]:
-    """The verdicts, those on clocks with the shares that code and software have in what changed.
+    """Add the shares of code and software in a change to the verdicts on timings.
 
-    ``code`` is, by metric, this tree over the revision, both under today's software; ``total`` the same, the revision
-    under the software of its time.
+    Args:
+        code: metric -> candidate / baseline commit, both under today's software.
+        total: the same with the baseline commit under the software of its time.
     """
 
     def split(verdict: Finding) -> Finding:
@@ -245,7 +244,7 @@ def split_change(
 
 
 def undecided(stored: Sequence[Finding], reason: str) -> list[Finding]:
-    """The verdicts where nothing could be interleaved: what only timings say is not confirmed."""
+    """The verdicts if nothing could be interleaved: those on timings are not confirmed."""
     return [
         replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
         if is_timing(v, v.unit) and (v.row.may_be_confirmed or v.is_undecided)
@@ -255,14 +254,14 @@ def undecided(stored: Sequence[Finding], reason: str) -> list[Finding]:
 
 
 def is_beyond(later: Finding | None) -> bool:
-    """Whether further launches, some time later, are beyond the stored numbers, too."""
+    """Whether further launches, some time later, are beyond the threshold of the stored comparison, too."""
     return later is not None and later.row.may_be_confirmed
 
 
 def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
-    """The verdict where the code is known not to be slower; what is beyond in further launches, is the machine's."""
+    """The verdict on a timing whose code is not slower; the machine is, if ``later`` is beyond the threshold."""
     is_same = stored.kind == "unchanged" and stored.code != "within-bound"
-    gives_way = stored.row.may_be_confirmed or stored.is_undecided or is_same  # to what A/B says of the code
+    gives_way = stored.row.may_be_confirmed or stored.is_undecided or is_same  # to A/B
     if not is_timing(stored, stored.unit) or not gives_way or stored.ratio is None:
         return stored
     shown = replace(later or stored, bounds=stored.bounds, companions=stored.companions)
@@ -272,20 +271,19 @@ def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
 
 
 def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Finding:
-    """A timing that A/B does not clear: pytest evaluates other code than the revision has, for both sides."""
     names, are_of_the_test = acting
     which = f"{names[0]} and {len(names) - 1} more differ" if len(names) > 1 else f"{names[0]} differs"
-    told = f"{reason}; but {which} from {revision}, and pytest runs it for both sides"
+    why = f"{reason}; but {which} from {revision}, and pytest runs it for both sides"
     if is_obvious and are_of_the_test:
-        return replace(v, code="beyond-threshold", reason=f"{told}: so the comparison with the stored baseline counts")
-    return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
+        return replace(v, code="beyond-threshold", reason=f"{why}: so the comparison with the stored baseline counts")
+    return replace(v, code="shared-code", reason=f"{why}: either that code or the machine is slower")
 
 
 _RECORD = "--distbench-update records today's digits"
 
 
 def are_asked_about(verdict: Finding) -> bool:
-    """Whether the commit that recorded the baseline can say more of a verdict."""
+    """Whether launches of the baseline commit can explain a verdict on digits of a training."""
     if not METRIC_KINDS[verdict.better].is_of_training or verdict.baseline is None:
         return False
     return verdict.row.may_be_confirmed or verdict.code in ("numerics", "one-seed")
@@ -296,49 +294,49 @@ def confirm_digits(
     case: Case,
     stored: Sequence[Finding],
     launches: Sequence[LaunchRecord],
-    references: Sequence[LaunchRecord],
-    entry: BaselineEntry,
+    others: Sequence[LaunchRecord],
+    baseline: BaselineEntry,
     *,
     revision: str,
 ) -> list[Finding]:
-    """Judge the numbers of a training again, those that left the stored ones."""
-    there = make_baseline(case, references, references[0].software, before=entry)
-    if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in entry.metrics.items()):
-        return list(stored)  # a commit that does not repeat itself any more clears nobody
-    beside = _trainings(terms, launches, there)
-    itself = _trainings(terms, references, entry)
+    """Judge the digits of a training that differ from stored ones by launches of the baseline commit."""
+    there = make_baseline(case, others, others[0].software, before=baseline)
+    if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in baseline.metrics.items()):
+        return list(stored)  # a commit that does not repeat its digits any more explains nothing
+    paired = _trainings(terms, launches, there)
+    itself = _trainings(terms, others, baseline)
     return [
-        _attribute(v, beside.get(v.metric), itself.get(v.metric), revision) if are_asked_about(v) else v for v in stored
+        _attribute(v, paired.get(v.metric), itself.get(v.metric), revision) if are_asked_about(v) else v for v in stored
     ]
 
 
-def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Finding]:
+def _trainings(terms: Terms, launches: Sequence[LaunchRecord], baseline: BaselineEntry) -> Mapping[str, Finding]:
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     return {
         v.metric: v
-        for v in judge_trainings(terms, found, entry.metrics, launches=launches, same_software=True, entry=entry)
+        for v in judge_trainings(terms, found, baseline.metrics, launches=launches, same_software=True, entry=baseline)
     }
 
 
-def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, revision: str) -> Finding:
-    if beside is None or not (_is_equal(beside) or beside.row.is_answer):
+def _attribute(stored: Finding, paired: Finding | None, itself: Finding | None, revision: str) -> Finding:
+    if paired is None or not (_is_equal(paired) or paired.row.is_answer):
         return stored
     repeats = itself is not None and _is_equal(itself)
-    if _is_equal(beside):
-        told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD}"
-        return replace(stored, code="numerics-environment", reason=f"{told}; {stored.reason}")
+    if _is_equal(paired):
+        why = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD}"
+        return replace(stored, code="numerics-environment", reason=f"{why}; {stored.reason}")
     who = (
         f"{revision} still computes its own digits here: the code changed them"
         if repeats
         else f"{revision} computes other digits here too: both code and environment changed them"
     )
-    if stored.code == "numerics" and beside.code == "numerics":
+    if stored.code == "numerics" and paired.code == "numerics":
         return replace(stored, reason=f"{stored.reason}; {who}")
-    if beside.is_failure:
-        return replace(beside, reason=f"{beside.reason}; compared with what {revision} computes here")
-    told = f"compared with what {revision} computes here it is {beside.kind}"
-    code = "numerics-environment" if stored.is_failure else beside.code
-    return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
+    if paired.is_failure:
+        return replace(paired, reason=f"{paired.reason}; compared with what {revision} computes here")
+    found = f"compared with what {revision} computes here it is {paired.kind}"
+    code = "numerics-environment" if stored.is_failure else paired.code
+    return replace(stored, code=code, reason=f"{stored.reason}; {found}; {who}")
 
 
 def _differs(metric: Sequence[Sample]) -> bool:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from pytest_distbench.errors import DataError, tell
+from pytest_distbench.errors import DataError, error_text
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +100,7 @@ def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         hint = f"{CUT}, or is damaged"
-        raise damaged(f"{archive}, {name}", wanted="a whole archive", found=tell(error), hint=hint) from None
+        raise damaged(f"{archive}, {name}", wanted="a whole archive", found=error_text(error), hint=hint) from None
 
 
 def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:

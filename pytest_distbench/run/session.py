@@ -1,6 +1,6 @@
-"""One pytest run: what it measures with, what it compares with, and how suspicious cases are confirmed.
+"""The session of a pytest run: where cases get their launches, comparisons and confirmation from.
 
-Joins the strangers launch, judging and store. Knows nothing of pytest.
+It joins the rooms launch, judging and store, and does not import pytest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, lease, with_others_on_this_host
@@ -24,12 +23,12 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.comparisons import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, for_places, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
-from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.sources import SPACING_S, Launches, Made, Pacer, PairedLaunches, Reference, Source, take_turns
+from pytest_distbench.run.sources import CaseComparison, Launches, Made, Pacer, PairedLaunches, Source, alternate
 from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
@@ -39,21 +38,21 @@ _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not th
 
 @dataclass
 class Session:
-    """One pytest run: what was asked for, its launches, and the store.
+    """One pytest run: its settings, its launches, and its baselines.
 
-    The error rate is shared over the noisy comparisons that this run may make. Tests are named from the root. Entries
-    of an update are pending until their test has passed.
+    Attributes:
+        comparisons: number of noisy comparisons that the run may make, over which the error rate is shared.
+        pending: baselines of an update that are written when their test has passed.
     """
 
     launching: Launching
     confirmer: Confirmer | None = None
     comparisons: int = 1
-    root: Path = Path()
     pending: list[Pending] = field(default_factory=list)
 
     @functools.cached_property
     def pacer(self) -> Pacer:
-        return Pacer(SPACING_S)
+        return Pacer()
 
     @property
     def settings(self) -> Settings:
@@ -74,7 +73,7 @@ class Session:
 
     @functools.cached_property
     def _hosts(self) -> tuple[Environment, bool] | None:
-        """What the hosts of the launcher are, and whether they share a folder; None: ranks live on this one."""
+        """The hosts of the launcher and whether they share a folder, or None if ranks run on this host."""
         describe, settings = self.launching.launcher_kind.describe, self.settings
         if describe is None:
             return None
@@ -96,7 +95,7 @@ class Session:
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
         if self.settings.is_paired:
-            self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
+            self.comparisons = sum(1 for _ in cases)  # the metrics of each are known when it has run
             return
         of_test: dict[str, set[tuple[str, str]]] = {}
         for test, case_id, backend in cases:
@@ -104,22 +103,22 @@ class Session:
 
         def count_of(test: str) -> int:
             wanted, count = of_test[test], 0
-            for key, entry in self.store.of_test(test, test_ids={case_id for case_id, _ in wanted}).items():
-                ids = {case_id for case_id, backend in wanted if backend == entry.conditions.backend}
-                if self._may_measure(entry.conditions) and entry.is_of(ids, key):
-                    count += sum(metric[0].is_noisy for metric in entry.metrics.values())
+            for key, baseline in self.store.of_test(test, test_ids={case_id for case_id, _ in wanted}).items():
+                ids = {case_id for case_id, backend in wanted if backend == baseline.conditions.backend}
+                if self._may_measure(baseline.conditions) and baseline.is_of(ids, key):
+                    count += sum(metric[0].is_noisy for metric in baseline.metrics.values())
             return count
 
         self.comparisons = max(1, sum(read_each(count_of, of_test)))
 
     def check_device(self) -> None:
-        """Make sure that ranks can compute on a GPU, where the run is to and they are of this host."""
+        """Check that ranks can compute on a GPU, if the run is on GPUs of this host."""
         if self.settings.gpu and self.launching.launcher_kind.hosts == "one" and self.settings.attach is None:
             with self.alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
                 self.launching.check_device()
 
     def source(self, request: LaunchRequest) -> Source:
-        """The launches of a case, none made yet: in pairs where this tree is compared with another."""
+        """The launches of a case, none made yet; in pairs if the candidate is compared with another revision."""
         kind = kind_of(request.work)
         is_compared = self.settings.is_paired and self.settings.attach is None
         variant = self.launching.compared_with
@@ -138,45 +137,45 @@ class Session:
     def interleaved(
         self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord], left_s: float
     ) -> Source:
-        """Launches of a suspicious case, each with two of the revision that recorded its baseline.
+        """Launches of a suspicious case, each interleaved with two of its baseline commit.
 
-        Where that is this tree they are alone.
+        They are alone if the candidate is the baseline commit.
         """
         if variant.is_itself:
             return self.launches_of(request)
         bounded = in_time(request, [launch.wall_s for launch in known], left_s=left_s)
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
-    def source_again(self, request: CaseRequest, rerun: Rerun | None) -> Source:
-        """The launches of a case; in a test that is run again those it had, or such as can confirm it."""
+    def source_for(self, request: CaseRequest, rerun: Rerun | None) -> Source:
+        """The launches of a case; in a test that is run again those it had, or interleaved ones that confirm it."""
         launched, key = request.launched, request.case.key
         assert launched is not None
         if rerun is None or key not in rerun.sources:
             return self.source(launched)
-        known, variant = rerun.sources[key], rerun.beside.get(key)
+        known, variant = rerun.sources[key], rerun.variants.get(key)
         return known if variant is None else self.interleaved(launched, variant, known.launches, rerun.budget.left_s)
 
     def launches_of(self, request: LaunchRequest) -> Source:
-        """The launches of a case, alone; and why they cannot be interleaved, if they cannot."""
+        """The launches of a case, alone, with the reason why they cannot be interleaved, if there is one."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         source = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
         if hosting.hosts == "none":
-            source.why_never_beside = "its ranks are simulated"
+            source.why_not_interleaved = "its ranks are simulated"
         elif kind.hosting is not None:
-            source.why_never_beside = kind.why_alone
+            source.why_not_interleaved = kind.why_alone
         elif not self.launching.launcher_kind.holds_two:
-            source.why_never_beside = f"the {self.settings.launcher} launcher cannot keep two groups open at once"
+            source.why_not_interleaved = f"the {self.settings.launcher} launcher cannot keep two groups open at once"
         elif not self.launching.launcher_kind.may_confirm:
-            told = "does not state that two groups can run on the same hosts at once"
-            source.why_never_beside = f"the {self.settings.launcher} launcher {told}"
+            lacks = "does not state that two groups can run on the same hosts at once"
+            source.why_not_interleaved = f"the {self.settings.launcher} launcher {lacks}"
         elif hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
             seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
-            source.why_never_beside = f"not all hosts confirmed that they see {seen}"
+            source.why_not_interleaved = f"not all hosts confirmed that they see {seen}"
         else:
-            source.why_never_beside = kind.why_alone
+            source.why_not_interleaved = kind.why_alone
         return source
 
-    def reference(self, request: CaseRequest) -> Reference:
+    def comparison(self, request: CaseRequest) -> CaseComparison:
         if not self.settings.judges:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
@@ -194,11 +193,11 @@ class Session:
         return self.stored(request)
 
     def stored(self, request: CaseRequest) -> Stored:
-        entry = self.store.read(request.case.test, request.case.key)
+        baseline = self.store.read(request.case.test, request.case.key)
         return Stored(
             request,
             store=self.store,
-            entry=None if entry is None else with_its_work(entry, request.case),
+            baseline=None if baseline is None else with_its_work(baseline, request.case),
             comparisons=self.comparisons,
             update=self.settings.update,
             update_launches=self.settings.update_launches,
@@ -207,15 +206,13 @@ class Session:
         )
 
     def _may_measure(self, conditions: Conditions) -> bool:
-        """Whether this run measures cases of these conditions: of ranks, those that its launcher starts."""
         return conditions.kind != RANKS or conditions.launcher == self.settings.launcher
 
     def lost_cases(self, test: str, case_id: str, backend: str, *, used: Collection[Case]) -> list[BaselineName]:
-        """The entries of a test, as it ran now, that none of its calls has measured or judged.
+        """The baselines of a test that none of its calls has measured or judged.
 
-        None where nothing stored is compared, where the store is being changed, and under the backend ``fake``. Nor are
-        those that were measured while something else happened around the launches. An engine of elastic jobs may stand
-        in for another: then the entries of the other one are not lost.
+        [] without comparison with baselines, in an update, and under the backend ``fake``. Baselines of other
+        surroundings are not lost, nor those of an engine of elastic jobs if the test used another engine.
         """
         settings = self.settings
         is_compared = not settings.is_paired and settings.judges and not settings.shares_gpu
@@ -226,44 +223,44 @@ class Session:
         arounds = [case.conditions.around for case in used]
         lost = [
             key
-            for key, entry in self.store.of_test(test, test_ids=[case_id]).items()
-            if key not in keys and entry.holds_numbers and entry.conditions.backend == backend
-            if self._may_measure(entry.conditions) and not (entry.conditions.engine and had_engine)
-            if entry.conditions.around in arounds or not (arounds or entry.conditions.around)
+            for key, baseline in self.store.of_test(test, test_ids=[case_id]).items()
+            if key not in keys and baseline.holds_numbers and baseline.conditions.backend == backend
+            if self._may_measure(baseline.conditions) and not (baseline.conditions.engine and had_engine)
+            if baseline.conditions.around in arounds or not (arounds or baseline.conditions.around)
         ]
         return [BaselineName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
-    def run(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
-        findings = None if reference.judges_timings else self._decide_without_timings(request, source, reference)
+    def decide(self, request: CaseRequest, source: Source, comparison: CaseComparison) -> CaseResult:
+        findings = None if comparison.judges_timings else self._decide_without_timings(request, source, comparison)
         if findings is None:
             with self.alone(request.case.world_size, takes_host=source.takes_host):
-                findings = reference.decide(source)
-        result = self.result(request, source, reference)
+                findings = comparison.decide(source)
+        result = self.result(request, source, comparison)
         verdicts = [] if source.failed else [replace(finding, is_open=False) for finding in findings]
-        return reference.conclude(replace(result, verdicts=verdicts))
+        return comparison.conclude(replace(result, verdicts=verdicts))
 
     def _decide_without_timings(
-        self, request: CaseRequest, source: Source, reference: Reference
+        self, request: CaseRequest, source: Source, comparison: CaseComparison
     ) -> list[Finding] | None:
-        """What is found, beside other measurements if there are any; None: there are, and a launch has timings."""
+        """The findings without the lock of the host, or None if another run measures here and a launch has timings."""
         with self.alone(request.case.world_size, takes_host=source.takes_host, waits=False) as is_alone:
             if is_alone:
-                return reference.decide(source)
+                return comparison.decide(source)
             if is_new := not source.launches:
                 source.add()
             if source.failed:
                 return []
-            if not any(map(reference.judges_timings_of, source.launches)):
-                return reference.decide(source)
+            if not any(map(comparison.judges_timings_of, source.launches)):
+                return comparison.decide(source)
             if is_new:
                 source.forget()
             return None
 
     def measure(self, sources: Sequence[Source], wanted: int, world_size: int) -> None:
         with self.alone(world_size, takes_host=any(source.takes_host for source in sources)):
-            take_turns(sources, wanted)
+            alternate(sources, wanted)
 
-    def result(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
+    def result(self, request: CaseRequest, source: Source, comparison: CaseComparison) -> CaseResult:
         return CaseResult(
             nodeid=request.nodeid,
             line=request.line,
@@ -271,16 +268,16 @@ class Session:
             environment=self.environment(source.launches[0].software),
             launches=list(source.launches),
             verdicts=[],
-            reference=reference.record(source),
+            reference=comparison.record(source),
             xfail_perf=request.xfail_perf,
             advisory=request.advisory,
             is_advisory_of_timings=request.is_advisory_of_timings,
         )
 
     def confirm(self, request: CaseRequest, source: Source, suspect: Suspect, rerun: Rerun) -> CaseResult:
-        """Confirm a suspicious case; where A/B cannot, the stored numbers decide, as they would without git.
+        """Confirm a suspicious case by interleaved A/B; if that decides nothing, the stored numbers do.
 
-        A launch of this tree that does not pass is a failure as ever.
+        A launch of the candidate that does not pass fails the case.
         """
         assert self.confirmer is not None
         launched = None if request.case.key in rerun.left else request.launched
@@ -289,7 +286,7 @@ class Session:
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
         with rerun.budget.setting_aside(for_places(suspect.launches)[1]), rerun.budget.waiting(alone):
             turn = self.launching.turn
-            self.launching.turn = lambda: rerun.budget.waiting(turn())  # nobody pays for the time of others
+            self.launching.turn = lambda: rerun.budget.waiting(turn())  # waiting for other runs is free
             confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s
             result = confirmation.result(
                 source,
@@ -303,30 +300,29 @@ class Session:
         return result or self._decide_by_stored(request, suspect, confirmation.why_not)
 
     def _decide_by_stored(self, request: CaseRequest, suspect: Suspect, why: str) -> CaseResult:
-        """The case as its stored numbers decide it, with as many launches as their rule asks for."""
         source = self.source(request.launched) if request.launched is not None else Made(suspect.launches)
         source.launches[:] = suspect.launches
-        result = self.run(request, source, dataclasses.replace(self.stored(request), confirmer=None))
+        result = self.decide(request, source, dataclasses.replace(self.stored(request), confirmer=None))
         return replace(result, unconfirmed=f"{why}; so the comparison with the stored baseline counts")
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []
-        for case, entry in pending:
-            self.store.write(case.test, case.key, entry)
+        for case, baseline in pending:
+            self.store.write(case.test, case.key, baseline)
 
     @contextlib.contextmanager
     def alone(self, world_size: int, *, takes_host: bool, waits: bool = True) -> Iterator[bool]:
-        """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs.
+        """Lock this host, unless it is shared, and the first ``world_size`` GPUs.
 
-        Without waiting for the host: False where somebody else measures, between whose launches these run then.
+        Yields whether no other run measures. If it does not wait for the host, launches run between those of the other
+        run.
         """
-        gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
-        tell = self.launching.on_wait
+        gpus, on_wait = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]], self.launching.on_wait
         is_alone = True
         with contextlib.ExitStack() as held:
             if takes_host and self.settings.fake_rank is None:
                 of_host = with_others_on_this_host if self.settings.shares_host else alone_on_this_host
-                is_alone = held.enter_context(of_host(on_wait=tell, waits=waits))
-                held.enter_context(lease(gpus, on_wait=tell))
-                held.enter_context(self.launching.in_turns(is_alone=is_alone))
+                is_alone = held.enter_context(of_host(on_wait=on_wait, waits=waits))
+                held.enter_context(lease(gpus, on_wait=on_wait))
+                held.enter_context(self.launching.one_at_a_time(is_alone=is_alone))
             yield is_alone

@@ -23,12 +23,12 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Command, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
-from pytest_distbench.run import loop
+from pytest_distbench.run import session as sessions
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.kinds import LAUNCH_KINDS
-from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Launches, PairedLaunches, Reference, Source
+from pytest_distbench.run.session import Session
+from pytest_distbench.run.sources import CaseComparison, Launches, PairedLaunches, Source
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 
@@ -66,8 +66,8 @@ class Counted(Source):
         self.launches.append(replace(launch, index=len(self), outcome=outcome, measurements=measurements))
 
 
-class Opened(Reference):
-    """A comparison that stays open until there are so many launches."""
+class Opened(CaseComparison):
+    """A reference whose answer stays open until there are so many launches."""
 
     def __init__(self, until: int, fewest: int = 0) -> None:
         super().__init__(REQUEST)
@@ -103,7 +103,7 @@ def session() -> Session:
 
 @pytest.mark.parametrize(("until", "count"), [(0, 2), (2, 2), (4, 4), (99, 5)])
 def test_samples_come_while_an_answer_is_open_and_more_are_allowed(session: Session, until: int, count: int) -> None:
-    made = session.run(REQUEST, Counted(), Opened(until))
+    made = session.decide(REQUEST, Counted(), Opened(until))
 
     assert (len(made.launches), made.headline) == (count, "concluded")
     assert [v.kind for v in made.verdicts] == ["regressed"]
@@ -118,7 +118,7 @@ def test_samples_come_while_an_answer_is_open_and_more_are_allowed(session: Sess
 )
 def test_later_samples_are_for_what_is_open(session: Session, until: int, fewest: int, asked: list[list[str]]) -> None:
     source = Counted()
-    session.run(REQUEST, source, Opened(until, fewest))
+    session.decide(REQUEST, source, Opened(until, fewest))
 
     assert source.asked == asked
 
@@ -131,7 +131,7 @@ class RedForCertain(Opened):
 
 
 def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:
-    made = session.run(REQUEST, Counted(), RedForCertain(99))
+    made = session.decide(REQUEST, Counted(), RedForCertain(99))
 
     assert len(made.launches) == 2
     assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "not evaluated"), ("count", "regressed")]
@@ -165,7 +165,7 @@ def test_a_case_waits_for_another_measurement_only_if_it_has_timings(
     monkeypatch.setattr(session, "alone", busy)
     monkeypatch.setattr(Compared, "judges_timings", known)
     source = Counted(fails_at=0 if failed else None, better=better)
-    result = session.run(REQUEST, source, Compared(0))
+    result = session.decide(REQUEST, source, Compared(0))
 
     assert (asked, len(source.asked)) == (waited, made)
     assert [launch.index for launch in result.launches] == [*range(1 if failed else 2)]
@@ -176,14 +176,14 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     with simulated(HOSTS["RTX 3060 and 4090"]):
         found = read_gpus({"CUDA_VISIBLE_DEVICES": "1"})
     leased: list[str] = []
-    monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait, waits: contextlib.nullcontext(True))
-    monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
+    monkeypatch.setattr(sessions, "alone_on_this_host", lambda on_wait, waits: contextlib.nullcontext(True))
+    monkeypatch.setattr(sessions, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
     source = Counted()
     source.takes_host = True
     launching: Any = SimpleNamespace(
         settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False),
         on_wait=None,
-        in_turns=lambda is_alone: contextlib.nullcontext(),
+        one_at_a_time=lambda is_alone: contextlib.nullcontext(),
     )
     Session(launching).measure([source], 0, world_size=1)
 
@@ -195,7 +195,7 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
 def test_an_open_answer_that_is_not_worth_another_sample_stays_open(session: Session, limit: str, value: float) -> None:
     source = Counted()
     setattr(source, limit, value)
-    found = session.run(REQUEST, source, Opened(5))
+    found = session.decide(REQUEST, source, Opened(5))
 
     assert (len(source), len(found.launches)) == (2, 2)
 
@@ -219,7 +219,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
     assert source.most_stored == (3 if limited else math.inf)
     assert source.most_open == (5 if limited and against is None else math.inf)
     assert source.may_grow
-    source.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
+    source.others = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
     assert source.may_grow is not limited
 
 
@@ -249,10 +249,10 @@ def test_what_cannot_be_interleaved_keeps_the_stored_comparison_and_says_why(
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
-    assert re.match(why, session.launches_of(request).why_never_beside)
+    assert re.match(why, session.launches_of(request).why_not_interleaved)
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:
-    made = session.run(REQUEST, Counted(fails_at=1), Opened(9))
+    made = session.decide(REQUEST, Counted(fails_at=1), Opened(9))
 
     assert (len(made.launches), made.verdicts, made.headline) == (2, [], "concluded")

@@ -15,7 +15,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.references import Nothing, Paired, Stored
+from pytest_distbench.run.comparisons import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import Baselines
@@ -39,7 +39,7 @@ class Made(Source):
 
 def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
     given: dict[str, Any] = {"comparisons": 1, "update": None, "update_launches": 10, "pending": []}
-    return Stored(REQUEST, store=Baselines(Path("b"), PLATFORM), entry=known, **(given | changes))
+    return Stored(REQUEST, store=Baselines(Path("b"), PLATFORM), baseline=known, **(given | changes))
 
 
 def test_a_record_keeps_the_baseline_as_it_was() -> None:
@@ -96,10 +96,10 @@ def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> N
 def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recorded() -> None:
     reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1, other_python=False)
     source = Made(1.0)
-    source.references = list(result(2.0).launches)
+    source.others = list(result(2.0).launches)
 
     assert list(reference.looks()) == [5, 10]
-    assert (reference.record(source).name, reference.record(source).launches) == ("main (1)", source.references)
+    assert (reference.record(source).name, reference.record(source).launches) == ("main (1)", source.others)
 
 
 @pytest.mark.parametrize("other_python", [False, True])
@@ -108,7 +108,7 @@ def test_another_torch_excuses_an_exact_number_where_it_can_be_another(other_pyt
     source = Made(1.0)
     [ours], [theirs] = source.launches, result(1.0).launches
     source.launches = [replace(ours, measurements=[metric(7, "exact")], software={"torch": "2.13.0.x"})]
-    source.references = [replace(theirs, measurements=[metric(8, "exact")], software={"torch": "2.13.0"})]
+    source.others = [replace(theirs, measurements=[metric(8, "exact")], software={"torch": "2.13.0"})]
     reference = Paired(REQUEST, name="main", tolerance=0.05, numbers=(1,), cases=1, other_python=other_python)
     [judgement] = reference.compare(source)
 

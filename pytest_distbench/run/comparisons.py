@@ -1,7 +1,6 @@
-"""What a case is compared with: a stored baseline, launches of another revision that ran beside it, or nothing.
+"""Comparisons of a case: with a stored baseline, with interleaved launches of another revision, or with nothing.
 
-One contract for the three: which numbers of launches are judged, what is said of them, and what the record of the case
-holds about the other side.
+Each says after how many launches it judges, what it finds, and what the record of the case has of the other side.
 """
 
 from __future__ import annotations
@@ -33,24 +32,27 @@ from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Reference, Source
+from pytest_distbench.run.sources import CaseComparison, Source
 from pytest_distbench.store.baselines import Baselines
 
-Pending = tuple[Case, BaselineEntry]  # an entry that an update will write
+Pending = tuple[Case, BaselineEntry]  # a baseline that an update will write
 
 
 @dataclasses.dataclass
-class Stored(Reference):
-    """A stored baseline, whether there is one or not.
+class Stored(CaseComparison):
+    """Comparison with a stored baseline, which may not exist.
 
-    An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
-    comparisons of the whole run. An update makes as many launches as their noise needs, unless it was told, and its
-    entries are pending until they are written.
+    A baseline without metrics has bounds and other settings by hand, and nothing to compare with.
+
+    Attributes:
+        comparisons: number in the whole run, over which the error rate is shared.
+        update_launches: launches of an update, or None for as many as their noise needs.
+        pending: baselines of the update that are still to be written.
     """
 
     request: CaseRequest
     store: Baselines
-    entry: BaselineEntry | None
+    baseline: BaselineEntry | None
     comparisons: int
     update: Update | None
     update_launches: int | None
@@ -64,7 +66,7 @@ class Stored(Reference):
 
     @property
     def _known(self) -> BaselineEntry | None:
-        return self.entry if self.entry is not None and self.entry.holds_numbers else None
+        return self.baseline if self.baseline is not None and self.baseline.holds_numbers else None
 
     @property
     def _is_updated(self) -> bool:
@@ -72,16 +74,16 @@ class Stored(Reference):
 
     @property
     def judges_timings(self) -> bool:
-        if self._is_updated or self.entry is None:
+        if self._is_updated or self.baseline is None:
             return self._is_updated
-        by_hand = map(metric_name, self.entry.bounds | self.entry.tolerances)
-        return WALL_TIME in by_hand or self.request.terms.judge_timings([m for m, *_ in self.entry.metrics.values()])
+        by_hand = map(metric_name, self.baseline.bounds | self.baseline.tolerances)
+        return WALL_TIME in by_hand or self.request.terms.judge_timings([m for m, *_ in self.baseline.metrics.values()])
 
     def judges_timings_of(self, launch: LaunchRecord) -> bool:
         return self.request.terms.judge_timings(launch.measurements, has_baseline=self.has_numbers)
 
     def _lacking(self, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
-        """What an update adds to an entry that it otherwise leaves as it is."""
+        """The launches whose metrics an update adds to a baseline that it otherwise keeps."""
         if self.update != "new" or self._known is None:
             return []
         return what_it_lacks(self._known, self.request.case, launches)
@@ -90,7 +92,7 @@ class Stored(Reference):
         first = self.request.launches
         if self._is_updated:
             yield max(first, self.update_launches or 1)
-        if not self._is_updated:  # also where the first launch has found an entry
+        if not self._is_updated:  # also if the first launch has found a baseline
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
 
     def wants_more(self, source: Source) -> bool:
@@ -100,7 +102,7 @@ class Stored(Reference):
         if self.update_launches is not None:
             return len(source) < self.update_launches
         most = min(self.request.terms.max_launches, source.most_stored)
-        return len(source) < most and not are_enough(self.request.terms, stored, self.entry)
+        return len(source) < most and not are_enough(self.request.terms, stored, self.baseline)
 
     def compare(self, source: Source) -> list[Finding]:
         most = min(self.request.terms.max_launches, max(len(source), source.most_open))
@@ -120,7 +122,7 @@ class Stored(Reference):
 
     def bounds(self) -> list[AskedBound]:
         where = str(self.path.relative_to(self.store.folder.parent))
-        bounds = self.entry.bounds if self.entry is not None else {}
+        bounds = self.baseline.bounds if self.baseline is not None else {}
         return [(metric, value, where) for metric, value in bounds.items()]
 
     def suspect(self, source: Source, result: CaseResult, made_of: Sequence[str]) -> Suspect | None:
@@ -137,19 +139,19 @@ class Stored(Reference):
     def record(self, source: Source) -> OtherSideRecord:
         del source
         found = OtherSideRecord(kind="stored", path=str(self.path))
-        if (entry := self.entry) is None:
+        if (baseline := self.baseline) is None:
             return found
         return replace(
             found,
-            software=entry.software,
-            phases=entry.phases,
-            gpu_norm=entry.gpu_norm,
-            metrics=entry.metrics,
-            fingerprints=entry.fingerprints,
+            software=baseline.software,
+            phases=baseline.phases,
+            gpu_norm=baseline.gpu_norm,
+            metrics=baseline.metrics,
+            fingerprints=baseline.fingerprints,
         )
 
     def conclude(self, result: CaseResult) -> CaseResult:
-        result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
+        result = replace(result, xfail_perf=result.xfail_perf or (self.baseline.xfail_perf if self.baseline else ""))
         if result.launches[-1].outcome != "passed":
             return result
         lacking = self._lacking(result.launches)
@@ -158,7 +160,6 @@ class Stored(Reference):
         return result if self._is_updated else replace(result, suspicion=self._suspicion)
 
     def _update(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
-        """Store what was measured, or add to the entry what it lacks."""
         terms, case, added = self.request.terms, self.request.case, result.verdicts
         if not lacking and judged_by_bounds_alone(result.verdicts):
             return result  # there is nothing to store
@@ -173,9 +174,9 @@ class Stored(Reference):
         elif not is_wanted(self.update, result.verdicts, is_new=self._known is None):
             return replace(result, update="kept")
         else:
-            made = make_baseline(case, result.launches, result.launches[0].software, before=self.entry)
-            has_moved = is_wanted("changed", result.verdicts, is_new=False)
-            done = "new" if self._known is None else "changed" if has_moved else "rewritten"
+            made = make_baseline(case, result.launches, result.launches[0].software, before=self.baseline)
+            has_changed = is_wanted("changed", result.verdicts, is_new=False)
+            done = "new" if self._known is None else "changed" if has_changed else "rewritten"
         self.pending.append((case, made))
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
         tolerances = accepted_changes(terms, result.launches, made)
@@ -185,11 +186,13 @@ class Stored(Reference):
 
 
 @dataclasses.dataclass
-class Paired(Reference):
-    """Launches of another revision or Python, each beside one of this tree.
+class Paired(CaseComparison):
+    """Comparison with launches of another revision or Python, interleaved with those of the candidate.
 
-    They are judged after these numbers of pairs, ascending. All cases of the run share the error rate. Under one
-    Python both sides have the same software: what a rank says of it otherwise comes from the code that is compared.
+    Attributes:
+        numbers: ascending numbers of pairs after which it judges.
+        cases: number of cases in the run, over which the error rate is shared.
+        other_python: whether the sides have different Pythons; else both have the software of the candidate.
     """
 
     request: CaseRequest
@@ -209,29 +212,32 @@ class Paired(Reference):
             [launch, *_] = source.launches
             absent = "no-baseline", source.alone
             return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
-        references = [replace(r, software=self._software(source)) for r in source.references]
-        beside = Pairs(
-            baseline=references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance, is_judge=self.is_judge
+        others = [replace(launch, software=self._software(source)) for launch in source.others]
+        pairs = Pairs(
+            baseline=others,
+            looks=self.numbers,
+            tolerance_of=lambda metric: self.tolerance,
+            is_judge=self.is_judge,
         )
-        return compare(terms, case, source.launches, paired=beside, comparisons=self.cases)
+        return compare(terms, case, source.launches, paired=pairs, comparisons=self.cases)
 
     def record(self, source: Source) -> OtherSideRecord:
-        references = source.references
+        others = source.others
         return OtherSideRecord(
             kind="paired",
             name=self.name,
-            software=self._software(source) if references else {},
-            phases=phases_of(references),
-            gpu_norm=norm_of(references),
-            launches=list(references),
+            software=self._software(source) if others else {},
+            phases=phases_of(others),
+            gpu_norm=norm_of(others),
+            launches=list(others),
         )
 
     def _software(self, source: Source) -> dict[str, str]:
-        return (source.references if self.other_python else source.launches)[0].software
+        return (source.others if self.other_python else source.launches)[0].software
 
 
-class Nothing(Reference):
-    """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything."""
+class Nothing(CaseComparison):
+    """No comparison: the case is measured; a reason, if there is one, is the verdict on all metrics."""
 
     def __init__(self, request: CaseRequest, reason: str = "") -> None:
         super().__init__(request)
@@ -244,4 +250,4 @@ class Nothing(Reference):
         return compare(self.request.terms, self.request.case, source.launches, comparisons=1, absent=absent)
 
     def record(self, source: Source) -> OtherSideRecord:
-        return OtherSideRecord(kind="nothing", launches=list(source.references))
+        return OtherSideRecord(kind="nothing", launches=list(source.others))
