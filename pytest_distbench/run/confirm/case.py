@@ -133,7 +133,7 @@ class Confirmation(Interleaved):
             here=here,
             took_s=self.took_s,
             launches=list(source.launches[: len(source.others) or None]),
-            references=list(source.others),
+            baselines=list(source.others),
             controls=list(source.controls),
         )
         return replace(self._suspect.result, verdicts=verdicts, confirmation=record)
