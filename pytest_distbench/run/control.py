@@ -218,52 +218,52 @@ class _Injected:
     def follow(self, timings: list[str]) -> Control:
         session = self._session
         stored, alone = session.stored(self._request), session.source(self._launched)
-        met = session.decide(self._request, alone, stored)
+        result = session.decide(self._request, alone, stored)
         self._count = len(alone)
         self._control = replace(self._control, has_baseline=stored.has_numbers)
         if alone.failed is not None:
             return self._untried(f"a launch with the delay failed: {alone.failed.reason}")
         if not any(launch.delayed_s for launch in alone.launches):
             return self._untried(OWN_TIMINGS)
-        if failure := other_failure(met.verdicts, timings):
+        if failure := other_failure(result.verdicts, timings):
             return self._untried(f"{metric_text(failure)} is {failure.kind} already, without any delay")
-        if met.xfail_perf:
-            return self._untried(f"its regression is expected: {met.xfail_perf}")
-        found = [v for v in met.verdicts if v.metric in timings]
+        if result.xfail_perf:
+            return self._untried(f"its regression is expected: {result.xfail_perf}")
+        found = [v for v in result.verdicts if v.metric in timings]
         if any(v.code == "bound" for v in found):
-            return self._decided("bound", met, timings)
+            return self._decided("bound", result, timings)
         if stored.has_numbers:
             try:
-                suspect = stored.suspect(alone, met, ())
+                suspect = stored.suspect(alone, result, ())
             except NotRecorded as error:
-                return self._decided("stored", met, timings, why_alone=str(error))
+                return self._decided("stored", result, timings, why_alone=str(error))
             if session.confirmer is None:
-                return self._decided("stored", met, timings, why_alone="--distbench-confirm=off")
+                return self._decided("stored", result, timings, why_alone="--distbench-confirm=off")
             if suspect is None:
-                return self._decided("screening", met, timings)
+                return self._decided("screening", result, timings)
         elif alone.why_not_interleaved:
             return self._untried(f"no baseline, and {alone.why_not_interleaved}")
-        return self._interleaved(stored, alone, met, timings)
+        return self._interleaved(stored, alone, result, timings)
 
-    def _interleaved(self, stored: Stored, alone: Source, met: CaseResult, timings: list[str]) -> Control:
+    def _interleaved(self, stored: Stored, alone: Source, result: CaseResult, timings: list[str]) -> Control:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
         pairs = PairedLaunches(session.launching, bounded, HERE, has_control=True)
         budget = Allowance(session.settings.confirm_budget_s)
-        tolerances = accepted_changes(self._request.terms, met.launches, stored.baseline)
+        tolerances = accepted_changes(self._request.terms, result.launches, stored.baseline)
         with budget.waiting(session.alone(self._request.case.world_size, takes_host=pairs.takes_host)):
             verdicts = _Delayed(self._request, tolerances, budget).decide_in_time(pairs)
         self._count += len(pairs.launches) + len(pairs.others) + len(pairs.controls)
         failed = pairs.failed.reason if pairs.failed is not None else pairs.alone
         if failed:
             return self._untried(f"an A/B launch failed: {failed}")
-        return self._decided("turns", replace(met, verdicts=verdicts), timings)
+        return self._decided("turns", replace(result, verdicts=verdicts), timings)
 
-    def _decided(self, step: Step, met: CaseResult, timings: list[str], *, why_alone: str = "") -> Control:
+    def _decided(self, step: Step, result: CaseResult, timings: list[str], *, why_alone: str = "") -> Control:
         return replace(
             self._control,
             step=step,
-            verdicts=[v for v in met.verdicts if v.metric in timings],
+            verdicts=[v for v in result.verdicts if v.metric in timings],
             why_alone=why_alone,
             **self._cost(),
         )
