@@ -9,9 +9,9 @@ import os
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import distributed_c10d
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
@@ -154,6 +155,43 @@ def _without_data() -> Iterator[None]:
         ) from error
     finally:
         library._destroy()
+
+
+class Chunks(Sequence[torch.Tensor]):
+    """The shards of a tensor along a dimension, as FSDP2 pads their number, each made when it is read.
+
+    torch makes one for each rank, of each parameter, and reads the first and this rank's.
+    """
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[torch.Tensor]: ...
+    def __getitem__(self, index: int | slice) -> torch.Tensor | list[torch.Tensor]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(self._count)[index]]
+        size = self._tensor.size(self._dim)
+        length = math.ceil(size / self._count)
+        start = range(self._count)[index] * length
+        if start >= size > 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(length, size - start))
+
+
+@contextlib.contextmanager
+def _shards_made_when_read() -> Iterator[None]:
+    chunk = _fsdp_param._chunk_with_empty  # type: ignore[attr-defined] # it is there
+    _fsdp_param._chunk_with_empty = Chunks  # type: ignore[attr-defined,assignment] # a sequence, as torch indexes it
+    try:
+        yield
+    finally:
+        _fsdp_param._chunk_with_empty = chunk  # type: ignore[attr-defined]
 
 
 class _StepTraced(BaseException):
@@ -472,7 +510,7 @@ def trace_step(
             watch.look()
             end = stand_around_rebuilds(watch.apart)
             try:
-                with _without_data() if is_fake else contextlib.nullcontext():
+                with _without_data() if is_fake else contextlib.nullcontext(), _shards_made_when_read():
                     bodies.call(body, standing)
             except _StepTraced:
                 pass
