@@ -103,6 +103,33 @@ def test_a_part_is_weighed_as_the_loss_does_that(kind: type[NextToken], terms: i
     assert torch.allclose(sum(parts) / terms, model(torch.arange(3)))
 
 
+LABELS = torch.tensor([[1, 2], [-100, 3]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_found"),
+    [
+        ({"x": LABELS.abs(), "labels": LABELS.abs()}, True),
+        ({"x": LABELS.abs(), "targets": LABELS}, True),
+        ((LABELS.abs(), LABELS[0], LABELS[1]), True),
+        ({"x": LABELS.abs(), "targets": LABELS.abs()}, False),
+        ({"x": LABELS.float()}, False),
+        ({"x": LABELS, "targets": LABELS}, False),
+    ],
+)
+def test_labels_are_named_so_or_are_what_has_ignored_numbers(batch: Any, *, is_found: bool) -> None:
+    [*_, last] = batch.values() if isinstance(batch, dict) else batch
+
+    assert models._labels(batch) is (last if is_found else None)
+
+
+def test_of_samples_that_are_ignored_a_part_has_no_weight() -> None:
+    batch = {"x": torch.randn(3, 4), "targets": torch.tensor([1, -100, 2])}
+    training = models._training(lambda: (Classifier(), batch))
+
+    assert [training.terms(training.batch(0)[1][[i]]) for i in range(3)] == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("made", "refusal"),
     [

@@ -40,6 +40,15 @@ def make(kind=Net):
 
 def wrong():
     return make(Scaled)
+
+
+class Plain(torch.nn.Linear):
+    def forward(self, x, labels):
+        return functional.cross_entropy(super().forward(x), labels)
+
+
+def plain():
+    return make(lambda: Plain(8, 8))
 """
 
 PLANS = """
@@ -69,9 +78,10 @@ def verdicts(pytester: pytest.Pytester, run_inside: RunInside, *arguments: str) 
 
 def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(mine=MINE)
-    asked = "--distbench-model=mine.py::make,mine.py::wrong"
+    asked = "--distbench-model=mine.py::make,mine.py::wrong,mine.py::plain"
+    chosen = "not plain and (ddp or fsdp2 or pipeline or from_one) or plain and (fsdp2 or checkpointing)"
 
-    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline or from_one", "-n2")
+    found = verdicts(pytester, run_inside, asked, "-k", chosen, "-n2")
 
     assert found["make[ddp-ws2]"] == found["make[fsdp2-ws2]"] == (EQUAL, "")
     assert found["wrong[ddp-ws2]"][0] == NOT_EQUAL
@@ -79,6 +89,8 @@ def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside
     assert found["make[pipeline-ws2]"][0] == NOT_RUN
     assert found["wrong[reshard_from_one-ws2]"][0] == NOT_EQUAL
     assert "the loss of step 3" in found["wrong[reshard_from_one-ws2]"][1]
+    assert found["plain[fsdp2-ws2]"] == (EQUAL, "")
+    assert "needs blocks to compute again, and it has no ModuleList" in found["plain[checkpointing-ws2]"][1]
 
     record = read_run_record(pytester.path / "run.json")
     commands = {result.nodeid.rpartition("::")[2]: again(result, record) for result in record.results}
@@ -90,13 +102,16 @@ def test_a_model_of_a_library_has_its_own_plans(pytester: pytest.Pytester, run_i
     pytest.importorskip("transformers")
 
     found = verdicts(
-        pytester, run_inside, "--distbench-model=transformers:mixtral,bert_", "-k", "tensor_parallel or pipeline"
+        pytester, run_inside, "--distbench-model=transformers:mixtral,bert_,llava", "-k", "tensor_parallel or pipeline"
     )
 
     assert found["mixtral[tensor_parallel-ws2]"] == found["mixtral[pipeline-ws2]"] == (EQUAL, "")
     verdict, sentence = found["bert_[pipeline-ws2]"]
     assert verdict == "failed"
     assert "has no model bert_; did you mean bert" in sentence
+    verdict, sentence = found["llava[pipeline-ws2]"]
+    assert verdict == NOT_RUN
+    assert sentence.endswith("llava: it takes more than tokens; its text part is transformers:llama")
 
 
 def test_a_line_that_a_plan_has_lost_is_red_with_its_parameter(
