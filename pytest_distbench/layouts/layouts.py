@@ -203,16 +203,13 @@ def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
 
 
 def _load(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:
-    from torch.distributed.checkpoint import state_dict_loader
-    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint import DefaultLoadPlanner, state_dict_loader
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     found = _states(model, updates)
-    try:
-        state_dict_loader.load(found, checkpoint_id=folder, process_group=group)
-    except CheckpointException as error:
-        why, _ = next(iter(error.failures.values()))
-        raise BodyError(f"what was saved after half of the steps cannot be loaded: {why}") from error
+    # A parameter without a gradient has no state in the old optimizer, and one in the new: pytorch/pytorch#192202.
+    planner = DefaultLoadPlanner(allow_partial_load=True)
+    state_dict_loader.load(found, checkpoint_id=folder, planner=planner, process_group=group)
     set_state_dict(model, updates.optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
     if updates.schedule is not None:
         updates.schedule.load_state_dict(found["schedule"])
