@@ -203,7 +203,8 @@ def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
 
 
 def _load(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:
-    from torch.distributed.checkpoint import DefaultLoadPlanner, state_dict_loader
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     found = _states(model, updates)
