@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import math
 import os
 import re
@@ -368,6 +369,8 @@ class _Stages:
         others = [*self._plan[:at] * (stage > 0), *self._plan[at + 1 :] * (stage < last)]
         if unknown := {name for name, part in base.named_children() if [*part.parameters()]} - {*self._plan}:
             raise unittest.SkipTest(f"its pp_plan has no place for {', '.join(sorted(unknown))}")
+        if "inputs_embeds" not in inspect.signature(type(base).forward).parameters:
+            raise unittest.SkipTest("its forward pass takes no inputs_embeds, which are what a stage gets")
         if getattr(model.config, "tie_word_embeddings", False) and base is not model:
             raise unittest.SkipTest("its embedding and its head are one weight, which no stage holds alone")
         for name in others:
