@@ -10,6 +10,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import json
 import math
 import os
 import re
@@ -137,8 +138,12 @@ def training(rank: RankContext, name: str) -> TrainSpec:
         return found
 
     data = _Data(max(_SAMPLES, 2 * rank.world_size))
+    steps = rank.params["steps"]
+    kept = rank.data_dir / f"draws-{name}-{steps}-{rank.seed}-{rank.world_size}.json"
     with skipping(CANNOT_TRAIN):
-        data.leave_out_near_ties(drawn, rank.seed, rank.params["steps"])
+        if not data.read(kept):
+            data.leave_out_near_ties(drawn, rank.seed, steps)
+            data.write(kept)
     if data.left_out:
         rank.record("samples_left_out", data.left_out, better="info")
     plan = getattr(config, "base_model_pp_plan", None)
@@ -187,6 +192,19 @@ class _Data:
             rows.append(torch.randint(_FIRST_TOKEN, _TOKENS, (_LENGTH + 1,), generator=drawn))
         tokens = torch.stack(rows)
         return tokens[:, :-1], tokens[:, 1:]
+
+    def read(self, kept: Path) -> bool:
+        """Draw as an earlier launch of this run has found; whether one has."""
+        if not kept.exists():
+            return False
+        self.left_out, draws = json.loads(kept.read_text())
+        self._draws.update({(step, sample): count for step, sample, count in draws})
+        return True
+
+    def write(self, kept: Path) -> None:
+        made = kept.with_suffix(f".{os.getpid()}")
+        made.write_text(json.dumps([self.left_out, [[*at, count] for at, count in self._draws.items()]]))
+        made.replace(kept)  # whole, or not there; ranks find the same
 
     def leave_out_near_ties(self, make: Callable[[], Any], seed: int, steps: int) -> None:
         """Draw other samples where a router finds two experts about equally good: it then chooses by its rounding.

@@ -6,6 +6,7 @@ would be nearer to them than to a layout, and their distance from it no bound.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -92,7 +93,13 @@ class _Mixed(_Narrow):
     """Makes a float64 of each float32 that is asked for, or meets one; operators without float64 get float32."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves, tree = pytree.tree_flatten((args, kwargs or {}))
+        kwargs = kwargs or {}
+        given = [*args, *kwargs.values()]
+        given += [each for value in given if isinstance(value, list | tuple) for each in value]
+        if not _has(given, torch.float32) and not any(value is torch.float32 for value in given):
+            with contextlib.suppress(RuntimeError):  # most operators need no tree
+                return func(*args, **kwargs)
+        leaves, tree = pytree.tree_flatten((args, kwargs))
         leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
         can_cast = not func._schema.is_mutable
         if can_cast and _has(leaves, torch.float32) and _has(leaves, torch.float64):
