@@ -298,7 +298,7 @@ def _small(name: str, modeling: str) -> Any:
         and not any(isinstance(v, dict) for v in rope.values())
     ):
         share = rope.get("partial_rotary_factor") or usual.get("partial_rotary_factor") or 1.0
-        half = int(_HEAD * share) // 2
+        half = int(given.get("qk_rope_head_dim", _HEAD) * share) // 2
         side = (half - half // 4) // 2
         sections = [side] * 3
         default = re.search(r'"mrope_section", \[(\d+), (\d+), (\d+)\]', modeling)

@@ -19,6 +19,7 @@ from pytest_distbench.layouts import why_no_library
 from pytest_distbench.layouts.compare import compare
 from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS
+from pytest_distbench.layouts.modules import exchanged
 from pytest_distbench.layouts.strangers import CANNOT_TRAIN, blocks_of, skipping
 from pytest_distbench.layouts.training import Batch, TrainSpec
 
@@ -36,7 +37,8 @@ def compare_model(rank: RankContext) -> None:
     library, _, name = rank.params["model"].partition(":")
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
     try:
-        _compare(rank, module.training(rank, name), library, alone=skipping(CANNOT_TRAIN))
+        training = together(rank, lambda: module.training(rank, name))
+        _compare(rank, training, library, alone=skipping(CANNOT_TRAIN))
     except unittest.SkipTest as reason:
         raise unittest.SkipTest(f"{name}: {reason}") from reason
 
@@ -61,11 +63,28 @@ def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: Abst
             if getattr(training, needed) is None:
                 raise unittest.SkipTest(f"{layout} needs {_WITHOUT[needed]}")
     torch.manual_seed(rank.seed)
-    with alone:
-        inputs, targets = training.batch(0)
-        training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
+
+    def step() -> None:
+        with alone:
+            inputs, targets = training.batch(0)
+            training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
+
+    together(rank, step)
     key = json.dumps([source, *(rank.params[name] for name in ("model", "steps", "precision")), rank.seed])
     compare(rank, training, is_timed=False, shared_as=key if source else "")
+
+
+def together(rank: RankContext, compute: Callable[[], Any]) -> Any:
+    """Compute something on each rank; where one skips, all do, once the slowest has computed it. A collective call."""
+    found, reason = None, ""
+    try:
+        found = compute()
+    except unittest.SkipTest as error:
+        reason = str(error)
+    for each in exchanged(reason, rank.gather):
+        if each:
+            raise unittest.SkipTest(each)
+    return found
 
 
 _WITHOUT = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import types
 import unittest
 from collections.abc import Callable
@@ -170,6 +171,16 @@ def test_a_model_of_a_library_that_one_rank_cannot_train_is_skipped_and_one_of_t
     monkeypatch.setattr(models.importlib, "import_module", lambda name: library)
     with pytest.raises(unittest.SkipTest, match="one rank alone cannot train it: RuntimeError: mat1 and mat2 "):
         models.compare_model(rank)
+
+
+def test_where_one_rank_skips_all_do() -> None:
+    rank = make_rank()
+    packed = io.BytesIO()
+    torch.save("it is too large", packed)
+    rank.gather = lambda own: [own, packed.getvalue()]  # type: ignore[method-assign]
+
+    with pytest.raises(unittest.SkipTest, match="it is too large"):
+        models.together(rank, lambda: 1)
 
 
 @pytest.mark.parametrize("loss", [None, {"loss": 1.0}, torch.ones(3)])
