@@ -5,14 +5,16 @@
 
 Without names each model of the installed transformers that has a tensor-parallel plan, or so many drawn by lot, always
 the same. Every row is written when it is there, and what the file has is not measured again: killed, it goes on where
-it was. Printed at the end: how many are equal, not equal and not run, those that are not, with the sentence, and
-seconds. Exit code 1 if one is not equal that the page docs/models.md does not have. Two hours on two quiet cores.
+it was. Printed at the end: how many are equal, not equal and not run, those that are not, with the sentence, and the
+seconds of a cell, by part of those of this run. Exit code 1 if one is not equal that the page docs/models.md does not
+have. Two hours on two quiet cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import random
 import subprocess
@@ -21,6 +23,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from pytest_distbench.layouts import LAYOUT_NAMES
@@ -59,8 +62,8 @@ def read(file: Path) -> list[Row]:
         ]
 
 
-def measure(names: Sequence[str], layouts: Sequence[str], seed: int) -> Iterator[Row]:
-    """Compare some models. A run of pytest that fails as a whole has no row."""
+def measure(names: Sequence[str], layouts: Sequence[str], seed: int, parts: Path) -> Iterator[Row]:
+    """Compare some models. A run of pytest that fails as a whole has no row; ``parts`` gets seconds."""
     with tempfile.TemporaryDirectory() as folder:
         test = Path(folder, "test_models.py")
         test.write_text(
@@ -71,10 +74,12 @@ def measure(names: Sequence[str], layouts: Sequence[str], seed: int) -> Iterator
             f"    equivalent.model(f'transformers:{{name}}', layout, seed={seed})\n"
         )
         record = Path(folder, "run.json")
-        preload = "distbench_preload=pytest_distbench.layouts.from_transformers"
+        preload = "distbench_preload=parts"
+        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        surroundings = {**os.environ, "PYTHONPATH": path, "DISTBENCH_PARTS": str(parts)}
         command = [sys.executable, "-m", "pytest", "-q", str(test), "--world-size=2", f"--distbench-json={record}"]
         command += ["-o", preload, "--rootdir", folder, "-p", "no:cacheprovider", "-p", "no:randomly"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=surroundings)
         if not record.exists():
             print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
             return
@@ -84,6 +89,21 @@ def measure(names: Sequence[str], layouts: Sequence[str], seed: int) -> Iterator
             took_s = sum(launch.wall_s for launch in result.launches)
             name = str(params["model"]).partition(":")[2]
             yield Row(name, str(params["layout"]), seed, verdict, round(took_s, 1), sentence)
+
+
+def shares(parts: Path) -> str:
+    """Seconds of a cell on the first rank, and how much of them each part takes; the median over models."""
+    by_layout: dict[str, list[dict[str, float]]] = {}
+    for line in parts.read_text().splitlines() if parts.exists() else ():
+        _, name, seconds = json.loads(line)
+        by_layout.setdefault(name, []).append(seconds)
+    names = ["model", "controls", "reference", "layout", "modules"]
+    rows = []
+    for name, cells in by_layout.items():
+        totals = [sum(cell.values()) for cell in cells]
+        of_all = [sum(cell.get(part, 0.0) for cell in cells) / sum(totals) for part in names]
+        rows.append([name, str(len(cells)), f"{median(totals):.1f} s", *(f"{share:.0%}" for share in of_all)])
+    return "\n".join(layout(["layout", "cells", "seconds", *names], rows))
 
 
 def main() -> int:
@@ -103,8 +123,10 @@ def main() -> int:
         names = random.Random(0).sample(sorted(names), given.lot)
     done = {row[:3] for row in read(given.out)}
     left = [name for name in names if any((name, each, given.seed) not in done for each in layouts)]
+    parts = given.out.with_suffix(".parts").absolute()
+    parts.unlink(missing_ok=True)
     for i in range(0, len(left), AT_ONCE):
-        rows = list(measure(left[i : i + AT_ONCE], layouts, given.seed))
+        rows = list(measure(left[i : i + AT_ONCE], layouts, given.seed, parts))
         with given.out.open("a", newline="") as file:
             csv.writer(file).writerows(row for row in rows if row[:3] not in done)
             os.fsync(file.fileno())
@@ -127,6 +149,8 @@ def main() -> int:
     seconds = sorted(row.seconds for row in rows if row.verdict != "not run")
     if seconds:
         print(f"{len(seconds)} cells, median {seconds[len(seconds) // 2]:.1f} s, the longest {seconds[-1]:.1f} s")
+    if left:
+        print(shares(parts))
     page = PAGE.read_text(encoding="utf-8")
     unknown = [r for r in rows if r.verdict not in ("equal", "not run") and f"`{r.model}`" not in page]
     return 1 if unknown else 0

@@ -9,8 +9,11 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
+import json
 import math
 import os
+import re
 import unittest
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -97,6 +100,10 @@ def maker_of(name: str) -> tuple[Any, Callable[[], Any]]:
         near = " or ".join(difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3, cutoff=0))
         raise BodyError(f"transformers {transformers.__version__} has no model {name}; did you mean {near}?")
     with skipping("it cannot be built small"):
+        text = CONFIG_MAPPING[name]().get_text_config(decoder=True).model_type
+    if text != name and text in CONFIG_MAPPING_NAMES:
+        raise unittest.SkipTest(f"it takes more than tokens; its text part is transformers:{text}")
+    with skipping("it cannot be built small"):
         module = importlib.import_module(CONFIG_MAPPING[name].__module__.replace(".configuration_", ".modeling_"))
         config = _small(name, Path(str(module.__file__)).read_text(encoding="utf-8"))
         make = _maker(name, config, module)
@@ -130,9 +137,13 @@ def training(rank: RankContext, name: str) -> TrainSpec:
         found: nn.Module = made
         return found
 
-    data = _Data()
+    data = _Data(max(_SAMPLES, 2 * rank.world_size))
+    steps = rank.params["steps"]
+    kept = rank.data_dir / f"draws-{name}-{steps}-{rank.seed}-{rank.world_size}.json"
     with skipping(CANNOT_TRAIN):
-        data.leave_out_near_ties(drawn, rank.seed, rank.params["steps"])
+        if not data.read(kept):
+            data.leave_out_near_ties(drawn, rank.seed, steps)
+            data.write(kept)
     if data.left_out:
         rank.record("samples_left_out", data.left_out, better="info")
     plan = getattr(config, "base_model_pp_plan", None)
@@ -145,6 +156,7 @@ def training(rank: RankContext, name: str) -> TrainSpec:
         blocks=lambda model: getattr(_base(model), "layers", None) or blocks_of(model) or [],
         stages=functools.partial(_stages, plan=plan) if plan else None,
         layouts=layouts_of(config),
+        has_unused=True,
     )
 
 
@@ -154,7 +166,7 @@ def layouts_of(config: Any) -> dict[str, Callable[[Pass], object]]:
 
 
 def _loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten() % outputs.shape[-1])
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -162,23 +174,37 @@ def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class _Data:
-    """Samples of random tokens.
+    """Samples of random tokens: enough for two micro-batches of each rank.
 
     Attributes:
         left_out: samples for which others were drawn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
         self.left_out = 0
         self._draws: Counter[tuple[int, int]] = Counter()  # of each sample of a step, how many were left out
 
     def batch(self, step: int) -> Batch:
         rows = []
-        for sample in range(_SAMPLES):
-            drawn = torch.Generator().manual_seed(_SEEDS * step + _SAMPLES * self._draws[step, sample] + sample)
+        for sample in range(self._samples):
+            drawn = torch.Generator().manual_seed(_SEEDS * step + self._samples * self._draws[step, sample] + sample)
             rows.append(torch.randint(_FIRST_TOKEN, _TOKENS, (_LENGTH + 1,), generator=drawn))
         tokens = torch.stack(rows)
         return tokens[:, :-1], tokens[:, 1:]
+
+    def read(self, kept: Path) -> bool:
+        """Draw as an earlier launch of this run has found; whether one has."""
+        if not kept.exists():
+            return False
+        self.left_out, draws = json.loads(kept.read_text())
+        self._draws.update({(step, sample): count for step, sample, count in draws})
+        return True
+
+    def write(self, kept: Path) -> None:
+        made = kept.with_suffix(f".{os.getpid()}")
+        made.write_text(json.dumps([self.left_out, [[*at, count] for at, count in self._draws.items()]]))
+        made.replace(kept)  # whole, or not there; ranks find the same
 
     def leave_out_near_ties(self, make: Callable[[], Any], seed: int, steps: int) -> None:
         """Draw other samples where a router finds two experts about equally good: it then chooses by its rounding.
@@ -193,7 +219,7 @@ class _Data:
             before = self.left_out
             for step in range(steps):
                 tokens, targets = self.batch(step)
-                with _NearTies() as ties:
+                with _NearTies(self._samples) as ties:
                     loss = _loss(_outputs(model(input_ids=tokens)), targets)
                 if not ties.has_choices:
                     return
@@ -220,8 +246,9 @@ class _NearTies(TorchFunctionMode):
         has_choices: whether there was one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int) -> None:
         super().__init__()
+        self._count = samples
         self.samples: set[int] = set()
         self.has_choices = False
 
@@ -232,13 +259,13 @@ class _NearTies(TorchFunctionMode):
 
     def _see(self, scores: torch.Tensor, most: int) -> None:
         self.has_choices = True
-        if most < scores.shape[-1] and scores.numel() % _SAMPLES == 0:
+        if most < scores.shape[-1] and scores.numel() % self._count == 0:
             masked = scores < _MASKED
             ranked = scores.masked_fill(masked, -math.inf).topk(most + 1).values
             size = scores.masked_fill(masked, 0.0).abs().amax(-1)
             apart = ranked[..., most - 1] - ranked[..., most]
             is_near = (apart > 0) & (apart <= _NEAR * size)  # those that are equal are so in every precision
-            self.samples.update(is_near.reshape(_SAMPLES, -1).any(1).nonzero().flatten().tolist())
+            self.samples.update(is_near.reshape(self._count, -1).any(1).nonzero().flatten().tolist())
 
 
 def _outputs(found: Any) -> torch.Tensor:
@@ -264,11 +291,21 @@ def _small(name: str, modeling: str) -> Any:
     given |= {key: 0.0 for key, value in usual.items() if ("drop" in key or "jitter" in key) and value}
     given |= {key: i for i, key in enumerate(("bos_token_id", "eos_token_id"), 1) if usual.get(key) is not None}
     rope = usual.get("rope_parameters")
-    if isinstance(rope, dict) and "mrope_section" in modeling and not any(isinstance(v, dict) for v in rope.values()):
+    if (
+        isinstance(rope, dict)
+        and rope
+        and "mrope_section" in modeling
+        and not any(isinstance(v, dict) for v in rope.values())
+    ):
         share = rope.get("partial_rotary_factor") or usual.get("partial_rotary_factor") or 1.0
-        half = int(_HEAD * share) // 2
+        half = int(given.get("qk_rope_head_dim", _HEAD) * share) // 2
         side = (half - half // 4) // 2
-        given["rope_parameters"] = {**rope, "mrope_section": [half - 2 * side, side, side]}
+        sections = [side] * 3
+        default = re.search(r'"mrope_section", \[(\d+), (\d+), (\d+)\]', modeling)
+        usually = list(rope.get("mrope_section") or (default.groups() if default else ()))
+        time = next((i for i, size in enumerate(usually) if usually.count(size) == 1), 0)  # others are height and width
+        sections[time] = half - 2 * side
+        given["rope_parameters"] = {**rope, "mrope_section": sections}
     config = kind(**given, use_cache=False)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"  # it has float64, and grouped_mm has not
@@ -350,6 +387,8 @@ class _Stages:
         others = [*self._plan[:at] * (stage > 0), *self._plan[at + 1 :] * (stage < last)]
         if unknown := {name for name, part in base.named_children() if [*part.parameters()]} - {*self._plan}:
             raise unittest.SkipTest(f"its pp_plan has no place for {', '.join(sorted(unknown))}")
+        if "inputs_embeds" not in inspect.signature(type(base).forward).parameters:
+            raise unittest.SkipTest("its forward pass takes no inputs_embeds, which are what a stage gets")
         if getattr(model.config, "tie_word_embeddings", False) and base is not model:
             raise unittest.SkipTest("its embedding and its head are one weight, which no stage holds alone")
         for name in others:

@@ -19,6 +19,7 @@ from pytest_distbench.layouts import why_no_library
 from pytest_distbench.layouts.compare import compare
 from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS
+from pytest_distbench.layouts.modules import exchanged
 from pytest_distbench.layouts.strangers import CANNOT_TRAIN, blocks_of, skipping
 from pytest_distbench.layouts.training import Batch, TrainSpec
 
@@ -36,7 +37,8 @@ def compare_model(rank: RankContext) -> None:
     library, _, name = rank.params["model"].partition(":")
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
     try:
-        _compare(rank, module.training(rank, name), library, alone=skipping(CANNOT_TRAIN))
+        training = together(rank, lambda: module.training(rank, name))
+        _compare(rank, training, library, alone=skipping(CANNOT_TRAIN))
     except unittest.SkipTest as reason:
         raise unittest.SkipTest(f"{name}: {reason}") from reason
 
@@ -61,15 +63,32 @@ def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: Abst
             if getattr(training, needed) is None:
                 raise unittest.SkipTest(f"{layout} needs {_WITHOUT[needed]}")
     torch.manual_seed(rank.seed)
-    with alone:
-        inputs, targets = training.batch(0)
-        training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
+
+    def step() -> None:
+        with alone:
+            inputs, targets = training.batch(0)
+            training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
+
+    together(rank, step)
     key = json.dumps([source, *(rank.params[name] for name in ("model", "steps", "precision")), rank.seed])
     compare(rank, training, is_timed=False, shared_as=key if source else "")
 
 
+def together(rank: RankContext, compute: Callable[[], Any]) -> Any:
+    """Compute something on each rank; where one skips, all do, once the slowest has computed it. A collective call."""
+    found, reason = None, ""
+    try:
+        found = compute()
+    except unittest.SkipTest as error:
+        reason = str(error)
+    for each in exchanged(reason, rank.gather):
+        if each:
+            raise unittest.SkipTest(each)
+    return found
+
+
 _WITHOUT = {
-    "blocks": "blocks, and it has no list of modules",
+    "blocks": "blocks to compute again, and it has no ModuleList",
     "tensor_parallel": "a plan, and it has none",
     "stages": "a plan of its stages, and it has none",
 }
@@ -99,8 +118,8 @@ def _training(make: Callable[[], object]) -> TrainSpec:
     if len(counts) != 1:
         raise BodyError(f"wanted tensors of as many samples each, found {sorted(counts) or 'no tensor'} samples")
     [samples] = counts
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    targets = labels if isinstance(labels, torch.Tensor) and labels.dim() > 1 else torch.arange(samples)
+    labels = _labels(batch)
+    targets = torch.arange(samples) if labels is None else labels
 
     def model() -> nn.Module:
         own, _ = made()
@@ -137,9 +156,21 @@ def _training(make: Callable[[], object]) -> TrainSpec:
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         max_norm=1.0,
         blocks=(lambda model: blocks_of(model) or []) if blocks_of(module) else None,
-        terms=_terms(model, targets) if targets.dim() > 1 else None,
+        terms=None if labels is None else _terms(model, labels),
         layouts=_layouts_of(module),
+        has_unused=True,
     )
+
+
+def _labels(batch: Mapping[str, Any] | tuple[Any, ...]) -> torch.Tensor | None:
+    """What the loss may be a mean over, in place of samples: tensors of which numbers are ignored, or named so."""
+    named = batch if isinstance(batch, Mapping) else dict(enumerate(batch))
+    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim()}
+    ignoring = [value for value in tensors.values() if not value.is_floating_point() and (value == _IGNORED).any()]
+    labels = tensors.get("labels")
+    if labels is not None and (labels.dim() > 1 or any(labels is each for each in ignoring)):
+        return labels
+    return ignoring[0] if len(ignoring) == 1 else None
 
 
 def _layouts_of(module: Any) -> Mapping[str, Callable[[Pass], object]]:
@@ -176,4 +207,4 @@ def _terms(make: Callable[[], nn.Module], labels: torch.Tensor) -> Callable[[tor
 
 
 def _count(labels: torch.Tensor, first: int) -> int:
-    return int((labels[:, first:] != _IGNORED).sum())
+    return int(((labels[:, first:] if labels.dim() > 1 else labels) != _IGNORED).sum())

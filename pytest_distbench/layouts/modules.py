@@ -283,7 +283,7 @@ class Search:
         self._ranks = ranks
         self._limits = limits
         self._positions: dict[tuple[int, int, int, int], torch.Tensor] = {}
-        self._firsts: dict[tuple[int, int], torch.Tensor] = {}
+        self._slices: dict[tuple[Place, int], dict[int, torch.Tensor]] = {}  # of a place and dimension, by rank
         self._wrong: list[tuple[int, torch.Tensor, torch.Tensor, bool]] = []  # rank, found, right, whether a slice
         self._limit = 0.0
         scales = [rank.gradients[_LOSS] for rank in ranks if _LOSS in rank.gradients]
@@ -304,16 +304,26 @@ class Search:
         return ""
 
     def _shares(self) -> str:
-        """Where ranks together have only a part, or two of them the same one; empty: all of it is there."""
+        """Where ranks together have only a part, or two of them the same one; empty: all of it is there.
+
+        Each place has its own: of the tokens that a router gives to an expert a rank may have any number.
+        """
         calls = self._reference.calls
         if any(count > calls[name] for rank in self._ranks for name, count in rank.calls.items()):
             return ""  # of several micro-batches the first was recorded
-        for dim, size in {key[1:3] for key in self._positions}:
+        for (place, dim), own in self._slices.items():
+            right = self._reference.values[place]
+            is_complete = len(torch.cat([*own.values()]).unique()) == right.shape[dim]
+            # Each rank counts its own from 0, so numbers of samples are nobody's; but those that the network is given
+            # are tokens.
+            is_counted = bool(place.module) and torch.equal(right, right.round())
+            if is_complete or is_counted or len(own) < len(self._ranks):
+                continue
             # Of rows that are equal, such as one token's at two experts, nobody can say which of them a rank has.
-            firsts = self._firsts[dim, size]
-            own = {key[0]: firsts[at] for key, at in self._positions.items() if key[1:3] == (dim, size)}
-            if (found := len(torch.cat(list(own.values())).unique())) < (size := len(firsts.unique())):
-                same = [i for i, at in own.items() if sum(map(at.equal, own.values())) > 1]
+            firsts = _firsts(right, dim, self._limits[quantity_of(place, is_backward=False)])
+            has = {i: firsts[at] for i, at in own.items()}
+            if (found := len(torch.cat([*has.values()]).unique())) < (size := len(firsts.unique())):
+                same = [i for i, at in has.items() if sum(map(at.equal, has.values())) > 1]
                 ranks = f"ranks {' and '.join(map(str, same))} have the same part, and " if same else ""
                 return f"modules are right, but {ranks}all ranks together have {found} of {size} of dimension {dim}"
         return ""
@@ -340,7 +350,7 @@ class Search:
         held = self._holders(place, is_backward=is_backward)
         self._wrong = []
         for i, found in held.items():
-            part = self._part(i, found, right, limit)
+            part = self._part(i, found, right, limit, None if is_backward else place)
             if part is None:
                 return UNKNOWN
             if not distance(found, part, right) <= limit:
@@ -361,8 +371,10 @@ class Search:
                 return UNKNOWN  # a summand of one micro-batch
         return WRONG
 
-    def _part(self, rank: int, found: torch.Tensor, right: torch.Tensor, limit: float) -> torch.Tensor | None:
-        """The part of the reference that a rank has; None: it cannot be compared."""
+    def _part(
+        self, rank: int, found: torch.Tensor, right: torch.Tensor, limit: float, place: Place | None
+    ) -> torch.Tensor | None:
+        """The part of the reference that a rank has, kept of a place; None: it cannot be compared."""
         if found.shape == right.shape:
             return right
         if found.dim() != right.dim():
@@ -378,9 +390,8 @@ class Search:
         for at in [*tried, _nearest(found, right, dim)]:
             if distance(found, part := right.index_select(dim, at), right) <= limit:
                 self._positions[key] = at
-                known = self._firsts.setdefault((dim, size), torch.zeros(size, dtype=torch.int64))
-                if len(known.unique()) < size:
-                    self._firsts[dim, size] = torch.maximum(known, _firsts(right, dim, limit))
+                if place is not None:
+                    self._slices.setdefault((place, dim), {})[rank] = at
                 return part
         return right.index_select(dim, tried[0] if tried else at)
 

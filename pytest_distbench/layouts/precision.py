@@ -6,6 +6,7 @@ would be nearer to them than to a layout, and their distance from it no bound.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,10 +25,10 @@ class Precision:
         narrow: operators without float64, by their names.
     """
 
-    def __init__(self, dtype: torch.dtype = torch.float64, *, is_mixed: bool = False) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float64, mode: type[_Narrow] | None = None) -> None:
         self.dtype = dtype
         self.narrow: set[str] = set()
-        self._is_mixed = is_mixed
+        self._mode = mode
 
     @contextmanager
     def computing(self, model: nn.Module) -> Iterator[None]:
@@ -45,23 +46,23 @@ class Precision:
 
     @contextmanager
     def _mixed(self, drawn: torch.Generator) -> Iterator[None]:
-        if not self._is_mixed:
+        if self._mode is None:
             yield
             return
         before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
+        torch.set_default_dtype(torch.float64 if self._mode is _Mixed else before)
         try:
-            with _Mixed(self.narrow, drawn):
+            with self._mode(self.narrow, drawn):
                 yield
         finally:
             torch.set_default_dtype(before)
 
 
 def highest(compute: Callable[[Precision], object]) -> Precision:
-    """The first precision in which something is computed without an error."""
-    for precision in (Precision(), Precision(is_mixed=True)):
+    """The first precision in which something is computed without an error; in float64 alone nothing is in float32."""
+    for tried, precision in ((Precision(mode=_Refused), Precision()), (mixed := Precision(mode=_Mixed), mixed)):
         try:
-            compute(precision)
+            compute(tried)
         except Exception:  # noqa: BLE001 what checks of a network's own raise is not known
             continue
         return precision
@@ -69,16 +70,36 @@ def highest(compute: Callable[[Precision], object]) -> Precision:
     return found
 
 
-class _Mixed(TorchDispatchMode):
-    """Makes a float64 of each float32 that is asked for, or meets one; operators without float64 get float32."""
+class _Narrow(TorchDispatchMode):
+    """What becomes of float32. ``narrow`` gets the names of operators without float64."""
 
     def __init__(self, narrow: set[str], drawn: torch.Generator) -> None:
         super().__init__()
         self._narrow = narrow
         self._drawn = drawn
 
+
+class _Refused(_Narrow):
+    """Refuses it: norms and routers often ask for it by name, as they are not to be in 16 bits."""
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves, tree = pytree.tree_flatten((args, kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        if _has(pytree.tree_leaves(found), torch.float32):
+            raise RuntimeError(f"{func} makes a float32")
+        return found
+
+
+class _Mixed(_Narrow):
+    """Makes a float64 of each float32 that is asked for, or meets one; operators without float64 get float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [*args, *kwargs.values()]
+        given += [each for value in given if isinstance(value, list | tuple) for each in value]
+        if not _has(given, torch.float32) and not any(value is torch.float32 for value in given):
+            with contextlib.suppress(RuntimeError):  # most operators need no tree
+                return func(*args, **kwargs)
+        leaves, tree = pytree.tree_flatten((args, kwargs))
         leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
         can_cast = not func._schema.is_mutable
         if can_cast and _has(leaves, torch.float32) and _has(leaves, torch.float64):

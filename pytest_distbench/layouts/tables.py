@@ -95,7 +95,7 @@ LAYOUT_TABLE: TableKind[LayoutRow] = TableKind(
 )
 
 
-EQUAL, NOT_EQUAL, NOT_RUN = "equal", "not equal", "not run"
+EQUAL, NOT_EQUAL, NOT_RUN, FAILED = "equal", "not equal", "not run", "failed"
 
 
 def verdict_on(result: CaseResult) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def verdict_on(result: CaseResult) -> tuple[str, str]:
                 return NOT_EQUAL, str(sample.facts[SAID])
     if result.outcome == "skipped":
         return NOT_RUN, result.headline
-    return (EQUAL, "") if result.outcome == "passed" else ("failed", result.headline)
+    return (EQUAL, "") if result.outcome == "passed" else (FAILED, result.headline)
 
 
 class ModelRow(NamedTuple):
@@ -148,4 +148,5 @@ MODEL_TABLE: TableKind[ModelRow] = TableKind(
     ],
     footer=_model_totals,
     needs="--distbench-model",
+    marks={NOT_EQUAL: "failure", FAILED: "failure", NOT_RUN: "soft"},
 )

@@ -64,9 +64,11 @@ class TrainSpec:
         average: of the average of a weight so far and the weight after an update, the next average: ``0.99 * average +
             0.01 * weight``. It begins as the weight. None: no averages are kept.
         blocks: modules of the network that FSDP2 shards one by one, and that activation checkpointing computes again.
+            None: FSDP2 shards the network as a whole.
         tensor_parallel: of the network, a style by the name of each module, as ``parallelize_module`` takes them.
         stages: of the network and a number of ranks, as many modules, for a pipeline. Parameters keep their names.
         layouts: further layouts by name, functions of a :class:`Pass`.
+        has_unused: of some parameters a rank has no gradient, as of experts that get no token: DDP finds them.
     """
 
     model: Callable[[], nn.Module]
@@ -81,6 +83,7 @@ class TrainSpec:
     tensor_parallel: Callable[[Any], Mapping[str, ParallelStyle]] | None = None
     stages: Callable[[Any, int], Sequence[nn.Module]] | None = None
     layouts: Mapping[str, Callable[[Pass], object]] = field(default_factory=dict)
+    has_unused: bool = False
 
 
 class Draw(NamedTuple):
@@ -339,8 +342,7 @@ class Step:
         Raises:
             BodyError: the batch has too few samples.
         """
-        if (samples := len(self.batch[0])) < of * micro_batches:
-            raise BodyError(f"a batch of {samples} samples is no {of} shares of {micro_batches} micro-batches each")
+        samples = self.expect_samples(of * micro_batches, f"{micro_batches} for each of {of} ranks")
         self._share = index
         if (simulation := self._pass.simulation) is not None and index is simulation.index:
             if samples % of:
@@ -349,6 +351,15 @@ class Step:
         else:
             inputs, targets = (part.tensor_split(of)[index] for part in self.batch)
         return list(zip(inputs.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True))
+
+    def expect_samples(self, least: int, why: str) -> int:
+        """Refuse a batch that has fewer; how many it has."""
+        if (samples := len(self.batch[0])) < least:
+            raise BodyError(
+                f"wanted a batch of at least {least} samples, {why}; found {samples}: give it more, or run on fewer "
+                "ranks (--world-size)"
+            )
+        return samples
 
     def loss(self, model: nn.Module, part: Batch) -> torch.Tensor:
         """What a part of the batch adds to the mean over the whole batch."""

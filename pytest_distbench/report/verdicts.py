@@ -383,6 +383,8 @@ def accept_command(result: CaseResult, command: str) -> str:
 
 def _why_not_accepted(result: CaseResult) -> str:
     if any(v.code == "bound" for v in result.verdicts):
+        if result.model:
+            return "no update accepts this: nothing is stored of a model; fix the model, its plan or the layout"
         return "no update accepts this: fix what was measured, or change the bound where it was set"
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
     if any(v.current is None and not METRIC_KINDS[v.better].counts_steps for v in regressed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import types
 import unittest
 from collections.abc import Callable
@@ -103,6 +104,33 @@ def test_a_part_is_weighed_as_the_loss_does_that(kind: type[NextToken], terms: i
     assert torch.allclose(sum(parts) / terms, model(torch.arange(3)))
 
 
+LABELS = torch.tensor([[1, 2], [-100, 3]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_found"),
+    [
+        ({"x": LABELS.abs(), "labels": LABELS.abs()}, True),
+        ({"x": LABELS.abs(), "targets": LABELS}, True),
+        ((LABELS.abs(), LABELS[0], LABELS[1]), True),
+        ({"x": LABELS.abs(), "targets": LABELS.abs()}, False),
+        ({"x": LABELS.float()}, False),
+        ({"x": LABELS, "targets": LABELS}, False),
+    ],
+)
+def test_labels_are_named_so_or_are_what_has_ignored_numbers(batch: Any, *, is_found: bool) -> None:
+    [*_, last] = batch.values() if isinstance(batch, dict) else batch
+
+    assert models._labels(batch) is (last if is_found else None)
+
+
+def test_of_samples_that_are_ignored_a_part_has_no_weight() -> None:
+    batch = {"x": torch.randn(3, 4), "targets": torch.tensor([1, -100, 2])}
+    training = models._training(lambda: (Classifier(), batch))
+
+    assert [training.terms(training.batch(0)[1][[i]]) for i in range(3)] == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("made", "refusal"),
     [
@@ -143,6 +171,16 @@ def test_a_model_of_a_library_that_one_rank_cannot_train_is_skipped_and_one_of_t
     monkeypatch.setattr(models.importlib, "import_module", lambda name: library)
     with pytest.raises(unittest.SkipTest, match="one rank alone cannot train it: RuntimeError: mat1 and mat2 "):
         models.compare_model(rank)
+
+
+def test_where_one_rank_skips_all_do() -> None:
+    rank = make_rank()
+    packed = io.BytesIO()
+    torch.save("it is too large", packed)
+    rank.gather = lambda own: [own, packed.getvalue()]  # type: ignore[method-assign]
+
+    with pytest.raises(unittest.SkipTest, match="it is too large"):
+        models.together(rank, lambda: 1)
 
 
 @pytest.mark.parametrize("loss", [None, {"loss": 1.0}, torch.ones(3)])

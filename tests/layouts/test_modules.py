@@ -198,6 +198,27 @@ def test_rows_that_are_equal_are_not_counted_twice() -> None:
     assert "all ranks together have 2 of 4" in searched(healthy, healthy, make=Routed, parts=[0, 0]).sentence()
 
 
+class Experts(Net):
+    """Each sample is given to one of two experts. Both get four of eight; of the first half of these three, and one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = nn.Identity()
+        self.experts = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros_like(x)
+        first, second = (self.choice(is_given.nonzero().flatten()) for is_given in (x[:, 3] > -0.1, x[:, 3] <= -0.1))
+        found = found.index_put((first,), self.experts[0](x[first]))
+        found = found.index_put((second,), self.experts[1](torch.zeros_like(x[second])))  # whose samples are all equal
+        return super().forward(found)
+
+
+def test_of_the_samples_of_an_expert_a_rank_has_any_number_under_numbers_of_its_own() -> None:
+    assert searched(healthy, healthy, make=Experts, shape=(8, WIDTH), parts=[0, 1]).sentence() == ""
+    assert "have 4 of 8" in searched(healthy, healthy, make=Experts, shape=(8, WIDTH), parts=[0, 0]).sentence()
+
+
 class Gated(nn.Module):
     """Two modules take one tensor, of which there is one gradient."""
 

@@ -58,7 +58,7 @@ class Net(nn.Module):
 
 
 def from_zeros(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.mm(x.float() * 3, weight) + torch.mm(torch.ones(4, 8), weight)
+    return torch.mm(x * 3, weight) + torch.mm(torch.ones(4, 8), weight)
 
 
 def with_checks(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -98,6 +98,14 @@ def test_float32_that_is_made_in_the_forward_pass_becomes_float64() -> None:
     assert precision.words() == ""
     assert off(gradient, right) < EPS / 1000
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_float32_that_a_network_asks_for_becomes_float64() -> None:
+    precision, gradient = found_for(Net(lambda x, weight: torch.mm(x.float(), weight.float()).to(x.dtype)))
+    _, right = found_for(Net(torch.mm))
+
+    assert precision.words() == ""
+    assert off(gradient, right) < EPS / 1000
 
 
 def test_an_operator_without_float64_is_in_float32_alone(product: object) -> None:

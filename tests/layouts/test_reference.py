@@ -211,7 +211,7 @@ def cut(model: nn.Module, number: int) -> None:
 
 
 OTHER_NAME = r"the layout has 0\.first\.weight, .* It has first.bias, first.weight"
-TOO_SMALL = "a batch of 6 samples is no 4 shares of 2 micro-batches each"
+TOO_SMALL = "wanted a batch of at least 8 samples, 2 for each of 4 ranks; found 6: give it more, or run on fewer ranks"
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,14 @@ def failure_text(made: CaseResult, strictness: Strictness = STRICT, **given: Any
     return explanation(conclude(made, strictness), **{"command": "pytest x", "platforms": [], **given})
 
 
+def test_a_model_has_no_bound_that_somebody_set() -> None:
+    beyond = result(verdict("bound", reason="bound: at most 1"))
+    model = replace(beyond, case=replace(beyond.case, params={"model": "transformers:llama", "layout": "ddp"}))
+
+    assert "or change the bound where it was set" in told(beyond)
+    assert "nothing is stored of a model; fix the model, its plan or the layout" in told(model)
+
+
 def test_no_update_is_advised_that_would_be_refused() -> None:
     lacking = result(verdict("beyond-threshold", current=None, reason="no value in 1 of 1 launches"))
     text = explanation(conclude(lacking, STRICT), command="pytest x", platforms=[])

@@ -51,6 +51,7 @@ from pytest_distbench.report.verdicts import (
 from pytest_distbench.units import about, counted, format_moment, quantity
 
 MEASURED = "measured"  # state of a case with no verdict, and of its numbers
+SKIPPED = "skipped"  # state of a case that did not run
 BROKEN = "launch failed"  # state of a case whose ranks did not come to their end
 
 UNKNOWN_COMMAND = "pytest --distbench-update=new"  # of a run whose record does not say how it records
@@ -99,8 +100,8 @@ def page_of(
     """The HTML report of a run with these tables, as ``page.js`` takes it; most empty fields are left out.
 
     ``headings`` are those of the cases shown first, of the other cases, and of the tables. ``kinds`` are the states of
-    cases with their severity and meaning, the most severe first. Tables come with their summary and the charts above
-    them.
+    cases with their severity and meaning, the most severe first. Tables come with their summary, the charts above
+    them, and above the cases with the class of their words.
 
     Args:
         charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
@@ -109,6 +110,7 @@ def page_of(
         BROKEN: ("failure", "A rank failed, so nothing was judged."),
         **{name: (row.severity, row.means) for name, row in VERDICTS.items()},
         MEASURED: ("plain", "Recorded for information, not judged."),
+        SKIPPED: ("plain", "It did not run; the case says why."),
     }
     order = list(kinds)
     cases = [_case(result, record, charts or {}) for result in record.results]
@@ -126,7 +128,10 @@ def page_of(
     ]
     if not outcomes & {"advisory", "failed"}:
         notes, later = [*notes, *later], []
-    drawn = [_table(name, table, record, prices) for name, table in tables.items() if name != _AS_CASES]
+    above = {name: TABLES[name].marks for name in tables if name in TABLES and TABLES[name].marks}
+    below = [name for name in tables if name not in (_AS_CASES, *above)]
+    drawn = [_table(name, tables[name], record, prices) for name in below]
+    matrices = [(*_table(name, tables[name], record, prices)[:2], {**marks}) for name, marks in above.items()]
     return {
         "title": f"distbench: {headline_of(record)}",
         "headings": (first, rest, "Tables and charts of the run"),
@@ -136,7 +141,7 @@ def page_of(
         "columns": COLUMNS,
         "statistics": {row.shown: row.means for row in STATISTICS.values()},
         "cases": cases,
-        **if_any(notes=notes, later=later, tables=drawn, other=other),
+        **if_any(notes=notes, later=later, above=matrices, tables=drawn, other=other),
     }
 
 
@@ -164,7 +169,7 @@ def _key(result: CaseResult) -> str:
 def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]:
     """A case of the page.
 
-    ``key`` is the same in other runs. ``state`` is the most severe verdict, :data:`BROKEN` or :data:`MEASURED`;
+    ``key`` is the same in other runs. ``state`` is the most severe verdict, :data:`BROKEN`, :data:`MEASURED` or :data:`SKIPPED`;
     ``note`` an outcome that does not follow from it. ``story`` says why it failed: causes, and what was compared with
     what; for a failed launch, what became of the ranks.
     """
@@ -175,7 +180,11 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         state, mark, severity = BROKEN, "!", "failure"
         story = [launch_text(result, rerun_command=command)]
     else:
-        state = min((v.kind for v in judged), key=[*VERDICTS].index, default=MEASURED)
+        state = min(
+            (v.kind for v in judged),
+            key=[*VERDICTS].index,
+            default=SKIPPED if result.outcome == "skipped" else MEASURED,
+        )
         # A passing one may have a number of which nobody knows.
         worst_row = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
         mark, severity = ("", "plain") if worst_row is None else (worst_row.mark, worst_row.severity)
@@ -191,7 +200,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         "how": f"{case_how(result)}, {counted(len(result.launches), 'launch')}",
         "rows": list(_rows(result)),
         **if_any(
-            note=result.outcome if result.outcome not in ("passed", "failed") else "",
+            note=result.outcome if result.outcome not in ("passed", "failed", state) else "",
             is_first=result.outcome in ("failed", "advisory"),
             headline=mask_text(result.headline),
             story=mask_text("\n".join(story)).split("\n") if failed else [],

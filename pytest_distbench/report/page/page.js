@@ -1112,6 +1112,12 @@
       { class: "facts" },
       page.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
     );
+    const matrices = (page.above ?? []).map(([summary, one, classes]) => {
+      const marked = (text) => (classes[text] ? el("span", { class: classes[text] }, text) : text);
+      const rows = one.rows.map((cells) => cells.map(marked));
+      const [cells, foot] = table(one.head, one.right, rows, one.foot ?? []);
+      return el("section", {}, el("h2", {}, summary.replace(/\.$/, "")), cells, foot);
+    });
     const tables = (page.tables ?? []).map(([summary, one, drawn]) =>
       folded(
         { class: "card" },
@@ -1134,6 +1140,7 @@
       chips,
       facts,
       noted(page.notes),
+      ...matrices,
       otherCases ? overview() : "",
       el("div", { class: "bar search" }, search, count),
       list,

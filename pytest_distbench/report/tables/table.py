@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, TextIO, TypeVar
@@ -102,6 +102,7 @@ class TableKind(Generic[Row]):
         needs: what it is made of, where its name does not say it.
         takes: further arguments of ``rows``: ``run``, the whole record; ``prices``, the list of ``report --prices``.
             Each has a default there.
+        marks: words of cells -> their class on the page, if such a table stands above the cases.
     """
 
     summary: str
@@ -111,6 +112,7 @@ class TableKind(Generic[Row]):
     footer: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: ()
     needs: str = ""
     takes: Sequence[str] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> DataTable:
         rows = list(self.rows(results, **{name: given[name] for name in self.takes if name in given}))

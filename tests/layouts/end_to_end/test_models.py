@@ -40,6 +40,15 @@ def make(kind=Net):
 
 def wrong():
     return make(Scaled)
+
+
+class Plain(torch.nn.Linear):
+    def forward(self, x, labels):
+        return functional.cross_entropy(super().forward(x), labels)
+
+
+def plain():
+    return make(lambda: Plain(8, 8))
 """
 
 PLANS = """
@@ -69,9 +78,10 @@ def verdicts(pytester: pytest.Pytester, run_inside: RunInside, *arguments: str) 
 
 def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(mine=MINE)
-    asked = "--distbench-model=mine.py::make,mine.py::wrong"
+    asked = "--distbench-model=mine.py::make,mine.py::wrong,mine.py::plain"
+    chosen = "not plain and (ddp or fsdp2 or pipeline or from_one) or plain and (fsdp2 or checkpointing)"
 
-    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline or from_one", "-n2")
+    found = verdicts(pytester, run_inside, asked, "-k", chosen, "-n2")
     record = read_run_record(pytester.path / "run.json")
     [wrong] = [result for result in record.results if result.nodeid.endswith("::wrong[ddp-ws2]")]
     command = "pytest -k 'wrong[ddp-ws2]' --world-size 2 --distbench-model=mine.py::wrong"
@@ -81,6 +91,8 @@ def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside
     for layout, words in {"ddp": "the loss of step 1", "reshard_from_one": "the loss of step 3"}.items():
         verdict, sentence = found[f"wrong[{layout}-ws2]"]
         assert (verdict, words in sentence) == (NOT_EQUAL, True)
+    assert found["plain[fsdp2-ws2]"] == (EQUAL, "")
+    assert "needs blocks to compute again, and it has no ModuleList" in found["plain[checkpointing-ws2]"][1]
     assert again(wrong, record).replace("--world-size=2", "--world-size 2") == command
 
 
@@ -88,13 +100,16 @@ def test_a_model_of_a_library_has_its_own_plans(pytester: pytest.Pytester, run_i
     pytest.importorskip("transformers")
 
     found = verdicts(
-        pytester, run_inside, "--distbench-model=transformers:mixtral,bert_", "-k", "tensor_parallel or pipeline"
+        pytester, run_inside, "--distbench-model=transformers:mixtral,bert_,llava", "-k", "tensor_parallel or pipeline"
     )
 
     assert found["mixtral[tensor_parallel-ws2]"] == found["mixtral[pipeline-ws2]"] == (EQUAL, "")
     verdict, sentence = found["bert_[pipeline-ws2]"]
     assert verdict == "failed"
     assert "has no model bert_; did you mean bert" in sentence
+    verdict, sentence = found["llava[pipeline-ws2]"]
+    assert verdict == NOT_RUN
+    assert sentence.endswith("llava: it takes more than tokens; its text part is transformers:llama")
 
 
 def test_a_line_that_a_plan_has_lost_is_red_with_its_parameter(

@@ -29,6 +29,7 @@ from pytest_distbench.report.page.content import (
     BROKEN,
     COLUMNS,
     MEASURED,
+    SKIPPED,
     WITHOUT_SCRIPT,
     other_of,
     page_of,
@@ -143,6 +144,18 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
         result(launches=[replace(HUNG, reason="Authorization: Bearer abcdef0123456789")], outcome="failed")
     )
     assert "abcdef0123456789" not in "".join(case.story)
+
+
+def test_a_matrix_stands_above_the_cases_and_what_did_not_run_is_skipped() -> None:
+    skipped = result(outcome="skipped")
+    params = {"model": "transformers:llama", "layout": "ddp"}
+    made = page(replace(skipped, case=replace(skipped.case, params=params)))
+
+    [(_, matrix, classes)] = made.above
+    assert matrix["rows"][0][:2] == ["transformers:llama", "not run"]
+    assert classes["not run"] == "soft"
+    assert "models" not in [table["title"] for _, table, _ in made.tables]
+    assert [case.state for case in made.cases] == [SKIPPED]
 
 
 def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number() -> None:
