@@ -287,14 +287,14 @@ def cause_lines(result: CaseResult) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def place_lines(result: CaseResult) -> list[str]:
-    """Where in the code a timing that regressed takes its time, and an empty line."""
+def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
+    """Where in the code a timing that regressed takes its time, and an empty line; a page draws the table."""
     if (found := result.places) is None:
         return []
     if found.why_not:
         return [escape(f"where      not known: {found.why_not}"), ""]
     rows = []
-    for row in found.rows:
+    for row in found.rows if has_table else ():
         times = " -> ".join(map(format_seconds, row.times_s))
         share = format_percent(row.share)
         rows.append(("", rank_text(row), row.what, calls_text(row), times, share, row.changed_at))

@@ -179,7 +179,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         # A passing one may have a number of which nobody knows.
         gravest = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
         mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
-        story = [*cause_lines(result), *place_lines(result), *comparison_lines(result)]
+        story = [*cause_lines(result), *place_lines(result, has_table=False), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
     return {
         "key": _key(result),
