@@ -356,13 +356,13 @@ class Distbench:
 
         A case that is still to be confirmed has none yet.
         """
-        for known in (run, *run.made_of):
-            if known.trace is None:
-                with _terminal(self._node.config, self._session.settings):
-                    known.trace = trace_case(self._session, known.request, known.source, result, self._rerun)
         with _terminal(self._node.config, self._session.settings):
             places = explain_places(self._session, run.request, run.source, result, self._rerun)
-        return replace(result, trace=run.trace, places=places)
+            result = replace(result, places=places)
+            for known in (run, *run.made_of):
+                if known.trace is None:
+                    known.trace = trace_case(self._session, known.request, known.source, result, self._rerun)
+        return replace(result, trace=run.trace)
 
     def _derived_samples(
         self, given: Arguments, metric: Sample, values: object, runs: Sequence[Run]
