@@ -301,6 +301,8 @@ def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
     table = layout(_PLACES_HEADER, rows, left=3) if rows else []
     took = f"{found.launches} more launches in {about(found.took_s)}, which are not judged"
     slower = f"an iteration took {found.overhead:.1f} times as long in them"
+    if result.case.device == "cuda":
+        slower += "; each operator was waited for, so nothing overlapped on the GPU"
     return [escape(f"where      {found.sentence}"), *table, f"           by {took}; {slower}", ""]
 
 

@@ -214,6 +214,8 @@ def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
         "by 3 more launches in 9 s, which are not judged; an iteration took 1.8 times as long in them",
         "",
     ]
+    on_gpu = replace(result(verdict("beyond-threshold"), places=places), case=replace(result().case, device="cuda"))
+    assert "in them; each operator was waited for, so nothing overlapped on the GPU\n" in told(on_gpu)
     missing = told(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
     assert "where      not known: a pool\n" in missing
     assert "where " not in told(result(verdict("beyond-threshold")))

@@ -265,7 +265,7 @@ def communication(result: CaseResult) -> Iterator[Chart]:
 def places(result: CaseResult) -> Iterator[Chart]:
     """Lines of the code that explain a regression, with the time that an iteration of each side spends there."""
     if (found := result.places) is not None:
-        rows = [(rank_text(row), _explained(row), *map(short, row.times_s)) for row in found.rows]
+        rows = [(rank_text(row), _explained(row), short(row.times_s[0]), short(row.times_s[1])) for row in found.rows]
         yield pairs(f"Where an iteration of {found.metric} takes longer", "s", rows, note=found.sentence)
 
 
