@@ -218,11 +218,11 @@ class PlaceRecorder(TorchDispatchMode):
         longest_s = max((end - begin for begin, end, _ in work), default=0.0)
         waits = [wait for one in self._iterations for wait in one.waits]
         for begin, end, stack in waits:
-            own = self._stacks.places(stack)
+            own, rest_s = self._stacks.places(stack), end - begin
             for behind, seconds in _share(work, longest_s, begin, end).items():
                 totals[(*behind, *own), DATA][1] += seconds * each_of_all
-                totals[own, DATA][1] -= seconds * each_of_all
-            totals[own, DATA][1] += (end - begin) * each_of_all
+                rest_s -= seconds
+            totals[own, DATA][1] += rest_s * each_of_all
         waited_s = sum(end - begin for begin, end, _ in waits) * each_of_all
         return LoopPlaces(
             loop=self._loop,
@@ -292,12 +292,10 @@ def sampled_workers(path: Path, root: str) -> Iterator[None]:
 
 def read_work(path: Path) -> list[_Work]:
     """What workers did, by end."""
-    lines = [
-        line for file in path.parent.glob(f"{path.name}.*") for line in file.read_bytes().splitlines(keepends=True)
-    ]
-    return sorted(
-        (msgspec.json.decode(line, type=_Work) for line in lines if line.endswith(b"\n")), key=lambda one: one[1]
-    )
+    decoder = msgspec.json.Decoder(_Work)
+    files = [file.read_bytes() for file in path.parent.glob(f"{path.name}.*")]
+    whole = [one for lines in files for one in decoder.decode_lines(lines.rpartition(b"\n")[0])]
+    return sorted(whole, key=lambda one: one[1])
 
 
 def is_own(file: str, root: str) -> bool:
