@@ -34,6 +34,7 @@ from pytest_distbench.worker.torch_internals import TorchDispatchMode, forward_o
 RECORDED = 20  # iterations of each loop
 
 _SAMPLED_S = 0.001
+_SWITCHED_S = 50e-6  # with more, lines that release the interpreter are seen in place of those that keep it
 _DEEPEST = 12  # lines of the repository that are kept of a stack
 _LARGEST_SOURCE = 500_000  # bytes of a module
 
@@ -128,7 +129,7 @@ class PlaceRecorder(TorchDispatchMode):
 
     def start(self) -> None:
         self._switched_s = sys.getswitchinterval()
-        sys.setswitchinterval(_SAMPLED_S / 2)
+        sys.setswitchinterval(_SWITCHED_S)
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
         os.register_at_fork(after_in_child=functools.partial(setattr, self, "_sampled", None))  # it records no worker
@@ -255,7 +256,7 @@ class InWorker:
     root: str
 
     def __call__(self, worker: int) -> None:
-        sys.setswitchinterval(_SAMPLED_S / 2)
+        sys.setswitchinterval(_SWITCHED_S)
         threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True).start()
         if self.then is not None:
             self.then(worker)
