@@ -132,16 +132,35 @@ FILES = {
 
 @dataclass(frozen=True)
 class Planted:
-    """A slowdown: a text of a file and what takes its place; parts of the lines that are right."""
+    """A slowdown: a text of a file and what takes its place; parts of the lines that are right.
+
+    ``workers``: how a worker of the data loader is started, in both sides; empty: there is none.
+    """
 
     name: str
     file: str
     old: str
     new: str
     right: tuple[str, ...]
+    workers: str = ""
 
+
+DECODE = """\
+        text = [str(value) for _ in range(3) for value in self.rows[index % 64].tolist()]
+        return torch.tensor([float(part) for part in text[:128]])"""
 
 PLANTED = [
+    *(
+        Planted(
+            f"decode in a worker, {method}",
+            "data.py",
+            "        return self.rows[index % 64]",
+            DECODE,
+            ("text = ", "torch.tensor("),
+            workers=method,
+        )
+        for method in ("fork", "spawn")
+    ),
     Planted(
         "extra matmul",
         "layers.py",
@@ -361,8 +380,10 @@ def main() -> None:
         options.json.write_text(json.dumps([asdict(seen) for seen in found], indent=1))
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, workers: str = "") -> None:
+    option = f", num_workers=1, multiprocessing_context={workers!r})"
     for name, text in FILES.items():
+        text = text.replace("batch_size=64)", f"batch_size=64{option}") if workers else text
         lines = text.strip("\n").splitlines()
         (folder / name).write_text("".join(f"{line.removeprefix(' ' * 8)}\n" for line in lines))
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -395,7 +416,7 @@ def run(folder: Path, times: int = 1) -> tuple[CasePlaces | None, bool]:
 def follow(planted: Planted) -> Found:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder)
+        make(folder, planted.workers)
         path = folder / planted.file
         text = path.read_text()
         assert planted.old in text, planted.name

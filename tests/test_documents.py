@@ -37,14 +37,14 @@ BUDGETS = {
     "scripts.md": 1300,
     "numbers.md": 900,
     "frameworks.md": 800,
-    "limitations.md": 480,
+    "limitations.md": 502,
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1219,  # whose tests judge a change, which files these are, and what of its numbers is theirs
     "ci.md": 1665,  # pull requests from forks; the gate that init writes; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 2223,  # which part of a change; a trace for each rank; the line of a regression
+    "triage.md": 2285,  # which part of a change; a trace for each rank; the line of a regression
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1011,  # repeat, subtests, asyncio
@@ -78,7 +78,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings, steps of CI
     assert words([page for page in site if page.name in GENERATED]) <= 9_070
     # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; float64
-    assert words([page for page in site if page.name not in GENERATED]) <= 34_170
+    assert words([page for page in site if page.name not in GENERATED]) <= 34_272
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -20,7 +20,7 @@ import msgspec
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.iteration import BusyCommunication, iteration_name
 from pytest_distbench.records.launch_files import open_left
-from pytest_distbench.records.places import RankPlaces
+from pytest_distbench.records.places import CasePlaces, RankPlaces
 from pytest_distbench.records.plan import LaunchPlan
 
 Event = dict[str, Any]
@@ -97,24 +97,25 @@ def read_places(plan: LaunchPlan) -> list[RankPlaces]:
     return found
 
 
-def write_file(sides: Sequence[Side]) -> bytes:
+def write_file(sides: Sequence[Side], places: CasePlaces | None = None) -> bytes:
     """The traces of all sides in one gzipped file, aligned at their :func:`origin`."""
     origins = [origin(traces) for *_, traces in sides]
     laid = list(zip(sides, origins, strict=True))
     first = min((e["ts"] - start for (*_, traces), start in laid for t in traces for e in _timed(t)), default=0.0)
     numbers: Numbers = {}
-    places = itertools.count()
+    order = itertools.count()
     events = [
         event
         for side, start in laid
         for rank in dict.fromkeys(trace.rank for trace in side[2])
-        for event in _events_of_rank(side, rank, numbers, places, shift=-start - first)
+        for event in _events_of_rank(side, rank, numbers, order, shift=-start - first)
     ]
+    events += _noted(places)
     document = {"traceEvents": events, "displayTimeUnit": "ms"}
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
 
 
-def write_ranks(traces: Sequence[LoopTrace], backend: str) -> dict[int, bytes]:
+def write_ranks(traces: Sequence[LoopTrace], backend: str, places: CasePlaces | None = None) -> dict[int, bytes]:
     """A gzipped file per rank, as torch's own handlers write them, for HTA and other tools that want one per rank.
 
     HTA searches the text for ``"rank": 0``, with the blank, and recognises iterations by the name that torch's schedule
@@ -136,16 +137,27 @@ def write_ranks(traces: Sequence[LoopTrace], backend: str) -> dict[int, bytes]:
         document = {
             "distributedInfo": {"rank": rank, "world_size": len(ranks), "backend": backend},
             "displayTimeUnit": "ms",
-            "traceEvents": list(_events_of_rank(("", "", own), rank, {}, itertools.count(), shift=-first)),
+            "traceEvents": [
+                *_events_of_rank(("", "", own), rank, {}, itertools.count(), shift=-first),
+                *_noted(places),
+            ],
         }
         files[rank] = gzip.compress(json.dumps(document).encode(), compresslevel=6, mtime=0)
     return files
 
 
+def _noted(places: CasePlaces | None) -> list[Event]:
+    """What is known of places, in whose launches no profiler ran: an instant at the beginning of all tracks."""
+    if places is None or not places.sentence:
+        return []
+    args = {"recorded": "in other launches than this trace", "places": msgspec.to_builtins(places.rows)}
+    return [{"ph": "i", "s": "g", "name": f"where: {places.sentence}", "pid": 1, "tid": 0, "ts": 0.0, "args": args}]
+
+
 Numbers = dict[tuple[object, ...], int]  # numbers of a file, by what they stand for
 
 
-def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:
+def _events_of_rank(side: Side, rank: int, numbers: Numbers, order: Iterator[int], *, shift: float) -> Iterator[Event]:
     called, note, all_traces = side
     traces = [trace for trace in all_traces if trace.rank == rank]
 
@@ -159,7 +171,7 @@ def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[in
         name = " ".join(filter(None, [called, f"rank {rank}", label if label.startswith("GPU") else "", note]))
         about = {"ph": _DESCRIPTION, "pid": number(pid), "tid": 0}
         yield {**about, "name": "process_name", "args": {"name": name}}
-        yield {**about, "name": "process_sort_index", "args": {"sort_index": next(places)}}
+        yield {**about, "name": "process_sort_index", "args": {"sort_index": next(order)}}
     for loop, trace in enumerate(traces):
         for event in trace.events:
             if event["pid"] not in used or event["name"] in _NAMES:

@@ -93,12 +93,13 @@ class CasePath:
         return result
 
     def explain(self, run: Run, result: CaseResult) -> CaseResult:
-        """Launch a case again, for its trace or for the lines that became slower."""
+        """Launch a case again, for the lines that became slower, and for its trace, which has them too."""
+        places = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
+        result = replace(result, places=places)
         for known in (run, *run.made_of):
             if known.trace is None:
                 known.trace = self.do(trace_case, self.session, known.request, known.source, result, self.rerun)
-        places = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
-        return replace(result, trace=run.trace, places=places)
+        return replace(result, trace=run.trace)
 
     def end(self, run: Run, result: CaseResult) -> CaseResult:
         """Conclude what a case makes of its test, and why; hand its record to the reports, and end the test by it."""

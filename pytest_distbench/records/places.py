@@ -11,6 +11,7 @@ OUTSIDE: Place = ("", 0, "")  # no line of the repository is on the stack
 
 BACKWARD = "backward pass"
 WAITING = "waiting in "
+DATA = "waiting for data"  # of a data loader; at a place of its workers: what they do meanwhile
 
 
 class Spot(Record, frozen=True, kw_only=True):

@@ -287,20 +287,22 @@ def cause_lines(result: CaseResult) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def place_lines(result: CaseResult) -> list[str]:
-    """The places in the code where a regressed timing takes its time and an empty line, or []."""
+def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
+    """The places in the code where a regressed timing takes its time and an empty line, or []; a page has the table."""
     if (found := result.places) is None:
         return []
     if found.why_not:
         return [escape(f"where      not known: {found.why_not}"), ""]
     rows = []
-    for row in found.rows:
+    for row in found.rows if has_table else ():
         times = " -> ".join(map(format_seconds, row.times_s))
         share = format_percent(row.share)
         rows.append(("", rank_text(row), row.what, calls_text(row), times, share, row.changed_at))
     table = layout(_PLACES_HEADER, rows, left=3) if rows else []
     took = f"{found.launches} more launches in {about(found.took_s)}, which are not judged"
     slower = f"an iteration took {found.overhead:.1f} times as long in them"
+    if result.case.device == "cuda":
+        slower += "; each operator was waited for, so nothing overlapped on the GPU"
     return [escape(f"where      {found.sentence}"), *table, f"           by {took}; {slower}", ""]
 
 

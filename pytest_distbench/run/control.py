@@ -85,11 +85,11 @@ def trace_case(
     settings, known = session.settings, place(session.settings.traces, launched.title)
     path = known.with_name(known.name + SUFFIX)
     try:
-        files = {path: write_file(list(traced.values()))}
+        files = {path: write_file(list(traced.values()), result.places)}
         folders = []
         for called, _, seen in traced.values() if str(settings.trace).endswith(":ranks") else ():
             folders.append(folder := known.with_name(f"{known.name}.{called}"))
-            of_ranks = write_ranks(seen, request.case.conditions.backend)
+            of_ranks = write_ranks(seen, request.case.conditions.backend, result.places)
             files |= {LaunchFiles(folder).whole_trace(rank): content for rank, content in of_ranks.items()}
         files |= {settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {}
         for target, content in files.items():

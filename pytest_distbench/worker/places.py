@@ -3,39 +3,109 @@
 Operators are counted and timed one by one, below autograd. One of a backward pass belongs to the line whose forward
 pass it is of. For what torch does not see a thread samples the stack of the rank's main thread: time between two
 samples that is in no operator belongs to the place that the second one sees. A call that keeps the interpreter to
-itself is seen when it returns, at its line.
+itself is seen when it returns, at its line. Workers of a data loader sample themselves: time in which the rank waits
+for data is theirs.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dis
+import functools
+import os
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
+from torch.utils.data import DataLoader
 
-from pytest_distbench.records.places import BACKWARD, WAITING, LoopPlaces, Place, RankPlaces, Spot
+from pytest_distbench.records.places import BACKWARD, DATA, WAITING, LoopPlaces, Place, RankPlaces, Spot
 from pytest_distbench.worker.torch_internals import TorchDispatchMode, forward_of_backward, graph_nodes
 
 RECORDED = 20  # iterations of each loop
 
 _SAMPLED_S = 0.001
+_SWITCHED_S = 50e-6  # with more, lines that release the interpreter are seen in place of those that keep it
 _DEEPEST = 12  # lines of the repository that are kept of a stack
 _LARGEST_SOURCE = 500_000  # bytes of a module
 
-_WAITS = ("torch/distributed/distributed_c10d.py", "torch/utils/data/dataloader.py")
+_WAITS = ("torch/distributed/distributed_c10d.py",)
+_LOADER = "torch/utils/data/dataloader.py"
 _ENGINE = "torch/autograd/graph.py"
+_WAIT = "waiting "  # with it WAITING and DATA begin
 _MARKS = "profiler::"  # operators that mark a part of the code
 
 _Stack = tuple[tuple[CodeType, int], ...]  # code and instruction, the innermost first
 _Seen = dict[tuple[_Stack, str], list[float]]  # calls and seconds
+_Wait = tuple[float, float, _Stack]  # begin, end and where
+_Work = tuple[float, float, tuple[Place, ...]]  # of a worker: begin, end and where
+
+
+class Stacks:
+    """Reads stacks of frames: which of their lines are the repository's, and what runs there."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._kind, self._place = functools.cache(self._find_kind), functools.cache(self._find_place)
+
+    def of(self, frame: FrameType | None) -> tuple[_Stack, bool]:
+        """Lines of the repository up to the backward pass, or all; whether that pass calls the innermost of them."""
+        stack: list[tuple[CodeType, int]] = []
+        in_backward = False
+        while frame is not None:
+            kind = self._kind(frame.f_code)
+            if kind == "own":
+                stack.append((frame.f_code, frame.f_lasti))
+            elif kind == BACKWARD:
+                in_backward |= not stack
+            frame = frame.f_back
+        return tuple(stack[:_DEEPEST]), in_backward
+
+    def what(self, frame: FrameType | None) -> str:
+        """What runs at the innermost line of the repository: the function of a library that it calls, or Python."""
+        found = "Python"
+        while frame is not None and (kind := self._kind(frame.f_code)) != "own":
+            if kind == BACKWARD:
+                return BACKWARD
+            if kind and (kind.startswith(_WAIT) or not found.startswith(_WAIT)):  # wrappers are around it
+                found = kind
+            frame = frame.f_back
+        return found
+
+    def _find_kind(self, code: CodeType) -> str:
+        file = code.co_filename
+        if is_own(file, self._root):
+            return "own"
+        if file == __file__ or file.startswith("<"):
+            return ""
+        if file.endswith((_ENGINE, _LOADER)):
+            return BACKWARD if file.endswith(_ENGINE) else DATA
+        return f"{WAITING * file.endswith(_WAITS)}{code.co_qualname}"
+
+    def _find_place(self, code: CodeType, instruction: int) -> Place:
+        lines = [line for start, line in dis.findlinestarts(code) if start <= instruction and line is not None]
+        file = str(Path(code.co_filename).relative_to(self._root))
+        name = code.co_qualname.partition(".<")[0]  # of the function that a lambda or a comprehension is in
+        return file, lines[-1] if lines else code.co_firstlineno, name
+
+    def places(self, stack: _Stack) -> tuple[Place, ...]:
+        return tuple(self._place(*line) for line in stack)
+
+
+class _Iteration(NamedTuple):
+    wall_s: float  # without waits
+    own_s: float  # of the recorder
+    seen: _Seen
+    waits: list[_Wait]  # for data
 
 
 class PlaceRecorder(TorchDispatchMode):
@@ -44,14 +114,14 @@ class PlaceRecorder(TorchDispatchMode):
     def __init__(self, loop: str, root: str, synchronize: Callable[[], None]) -> None:
         super().__init__()
         self._loop = loop
-        self._root = root
+        self._stacks = Stacks(root)
         self._synchronize = synchronize
-        self._kinds: dict[CodeType, str] = {}
         self._forward: dict[int, _Stack] = {}
         self._operators: _Seen = defaultdict(lambda: [0.0, 0.0])
         self._samples: _Seen = defaultdict(lambda: [0.0, 0.0])
-        self._iterations: list[tuple[float, float, _Seen]] = []
-        self._apart_s = self._own_s = self._left_s = 0.0
+        self._waits: list[_Wait] = []
+        self._iterations: list[_Iteration] = []
+        self._apart_s = self._own_s = self._left_s = self._began_at = 0.0
         self._is_inside = False
         self._main = threading.get_ident()
         self._ended = threading.Event()
@@ -59,9 +129,10 @@ class PlaceRecorder(TorchDispatchMode):
 
     def start(self) -> None:
         self._switched_s = sys.getswitchinterval()
-        sys.setswitchinterval(_SAMPLED_S / 2)
+        sys.setswitchinterval(_SWITCHED_S)
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
+        os.register_at_fork(after_in_child=functools.partial(setattr, self, "_sampled", None))  # it records no worker
 
     def stop(self) -> None:
         self._ended.set()
@@ -71,10 +142,10 @@ class PlaceRecorder(TorchDispatchMode):
     @contextlib.contextmanager
     def iteration(self, name: str) -> Iterator[None]:
         del name
-        for before in (self._operators, self._samples, self._forward):
+        for before in (self._operators, self._samples, self._forward, self._waits):
             before.clear()
         began, own_s = time.perf_counter(), self._own_s
-        self._sampled = began - self._left_s, self._apart_s
+        self._began_at, self._sampled = began, (began - self._left_s, self._apart_s)
         try:
             with self:
                 yield
@@ -82,9 +153,9 @@ class PlaceRecorder(TorchDispatchMode):
             last, self._sampled = self._sampled, None
             ended = time.perf_counter()
             self._left_s = ended - last[0] - (self._apart_s - last[1])  # for the next sample, or short ones have none
-            wall_s = ended - began
+            wall_s = ended - began - sum(end - begin for begin, end, _ in self._waits)
             seen = {key: [*values] for found in (self._operators, self._samples) for key, values in [*found.items()]}
-            self._iterations.append((wall_s, self._own_s - own_s, seen))
+            self._iterations.append(_Iteration(wall_s, self._own_s - own_s, seen, [*self._waits]))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -94,7 +165,7 @@ class PlaceRecorder(TorchDispatchMode):
         if self._is_inside or self._sampled is None or name.startswith(_MARKS):
             return func(*args, **(kwargs or {}))
         entered = time.perf_counter()
-        stack, in_backward = self._stack_of(sys._getframe(1))
+        stack, in_backward = self._stacks.of(sys._getframe(1))
         node, number = forward_of_backward(), graph_nodes()
         if node is not None and in_backward:
             stack = self._forward.get(node, stack)
@@ -121,73 +192,111 @@ class PlaceRecorder(TorchDispatchMode):
             if before is None or frame is None or self._is_inside:
                 continue
             now, apart_s = time.perf_counter(), self._apart_s
-            self._samples[self._stack_of(frame)[0], self._what(frame)][1] += now - before[0] - (apart_s - before[1])
+            stack, what = self._stacks.of(frame)[0], self._stacks.what(frame)
+            passed_s = now - before[0] - (apart_s - before[1])
+            if what == DATA:
+                self._waits.append((max(self._began_at, now - passed_s), now, stack))
+            else:
+                self._samples[stack, what][1] += passed_s
             if self._sampled is before:
                 self._sampled = now, apart_s
 
-    def _stack_of(self, frame: FrameType | None) -> tuple[_Stack, bool]:
-        """Lines of the repository up to the backward pass, or all; whether that pass calls the innermost of them."""
-        stack: list[tuple[CodeType, int]] = []
-        in_backward = False
-        while frame is not None:
-            kind = self._kind(frame.f_code)
-            if kind == "own":
-                stack.append((frame.f_code, frame.f_lasti))
-            elif kind == BACKWARD:
-                in_backward |= not stack
-            frame = frame.f_back
-        return tuple(stack[:_DEEPEST]), in_backward
+    def places(self, work: Sequence[_Work] = ()) -> LoopPlaces:
+        """Means over the faster half of the iterations: the others were disturbed.
 
-    def _what(self, frame: FrameType | None) -> str:
-        """What runs at the innermost line of the repository: the function of a library that it calls, or Python."""
-        found = "Python"
-        while frame is not None and (kind := self._kind(frame.f_code)) != "own":
-            if kind == BACKWARD:
-                return BACKWARD
-            if kind and not (found.startswith(WAITING) and not kind.startswith(WAITING)):  # wrappers are around it
-                found = kind
-            frame = frame.f_back
-        return found
-
-    def _kind(self, code: CodeType) -> str:
-        if (known := self._kinds.get(code)) is None:
-            known = self._kinds[code] = self._find_kind(code)
-        return known
-
-    def _find_kind(self, code: CodeType) -> str:
-        file = code.co_filename
-        if is_own(file, self._root):
-            return "own"
-        if file == __file__ or file.startswith("<"):
-            return ""
-        if file.endswith(_ENGINE):
-            return BACKWARD
-        return f"{WAITING * file.endswith(_WAITS)}{code.co_qualname}"
-
-    def places(self) -> LoopPlaces:
-        """Means over the faster half of the iterations: the others were disturbed."""
-        kept = sorted(self._iterations, key=lambda iteration: iteration[0] - iteration[1])
+        Not each of them waits for data, so that is of all. It is at the places of workers, whose ``work`` is sorted by
+        end.
+        """
+        kept = sorted(self._iterations, key=lambda one: one.wall_s - one.own_s)
         kept = kept[: max(1, (len(kept) + 1) // 2)]
-        each = 1 / len(kept) if kept else 0.0
+        each, each_of_all = (1 / max(1, len(of)) for of in (kept, self._iterations))
         totals: dict[tuple[tuple[Place, ...], str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for *_, seen in kept:
-            for (stack, what), (calls, seconds) in seen.items():
-                total = totals[tuple(self._place(*line) for line in stack), what]
+        for one in kept:
+            for (stack, what), (calls, seconds) in one.seen.items():
+                total = totals[self._stacks.places(stack), what]
                 total[0] += calls * each
                 total[1] += seconds * each
+        longest_s = max((end - begin for begin, end, _ in work), default=0.0)
+        waits = [wait for one in self._iterations for wait in one.waits]
+        for begin, end, stack in waits:
+            own, rest_s = self._stacks.places(stack), end - begin
+            for behind, seconds in _share(work, longest_s, begin, end).items():
+                totals[(*behind, *own), DATA][1] += seconds * each_of_all
+                rest_s -= seconds
+            totals[own, DATA][1] += rest_s * each_of_all
+        waited_s = sum(end - begin for begin, end, _ in waits) * each_of_all
         return LoopPlaces(
             loop=self._loop,
             iterations=len(self._iterations),
-            iteration_s=sum(wall_s - own_s for wall_s, own_s, _ in kept) * each,
-            wall_s=sum(wall_s for wall_s, *_ in kept) * each,
+            iteration_s=sum(one.wall_s - one.own_s for one in kept) * each + waited_s,
+            wall_s=sum(one.wall_s for one in kept) * each + waited_s,
             spots=[Spot(stack=[*s], what=what, calls=n, time_s=t) for (s, what), (n, t) in totals.items()],
         )
 
-    def _place(self, code: CodeType, instruction: int) -> Place:
-        lines = [line for start, line in dis.findlinestarts(code) if start <= instruction and line is not None]
-        file = str(Path(code.co_filename).relative_to(self._root))
-        name = code.co_qualname.partition(".<")[0]  # of the function that a lambda or a comprehension is in
-        return file, lines[-1] if lines else code.co_firstlineno, name
+
+def _share(work: Sequence[_Work], longest_s: float, begin: float, end: float) -> dict[tuple[Place, ...], float]:
+    """What workers do at places in this time, in seconds: several share it."""
+    found: dict[tuple[Place, ...], float] = defaultdict(float)
+    for at in range(bisect.bisect_left(work, begin, key=lambda one: one[1]), len(work)):
+        began, ended, stack = work[at]
+        if ended > end + longest_s:
+            break
+        if (both_s := min(end, ended) - max(begin, began)) > 0:
+            found[stack] += both_s
+    several = max(1.0, sum(found.values()) / (end - begin)) if found else 1.0
+    return {stack: seconds / several for stack, seconds in found.items()}
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """What initialises a worker of a data loader: it begins to sample itself."""
+
+    then: Callable[[int], None] | None
+    path: str
+    root: str
+
+    def __call__(self, worker: int) -> None:
+        sys.setswitchinterval(_SWITCHED_S)
+        threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True).start()
+        if self.then is not None:
+            self.then(worker)
+
+    def _sample(self, main: int) -> None:
+        stacks, before = Stacks(self.root), time.perf_counter()  # one clock in all processes
+        with Path(f"{self.path}.{os.getpid()}").open("wb", buffering=0) as out:
+            while frame := sys._current_frames().get(main):
+                now, stack = time.perf_counter(), stacks.of(frame)[0]
+                if stack:
+                    out.write(msgspec.json.encode((before, now, stacks.places(stack))) + b"\n")
+                before = now
+                time.sleep(_SAMPLED_S)
+
+
+@contextlib.contextmanager
+def sampled_workers(path: Path, root: str) -> Iterator[None]:
+    """Workers that data loaders start meanwhile sample themselves, and the recorders of this rank are ready."""
+    with PlaceRecorder("", root, lambda: None):
+        torch.empty(0)  # what the first operator imports is no iteration's
+    begin = DataLoader.__iter__
+
+    def begin_sampled(loader: DataLoader[Any]) -> Any:
+        if loader.num_workers and not isinstance(loader.worker_init_fn, InWorker):
+            loader.worker_init_fn = InWorker(loader.worker_init_fn, str(path), root)
+        return begin(loader)
+
+    DataLoader.__iter__ = begin_sampled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DataLoader.__iter__ = begin  # type: ignore[method-assign]
+
+
+def read_work(path: Path) -> list[_Work]:
+    """What workers did, by end."""
+    decoder = msgspec.json.Decoder(_Work)
+    files = [file.read_bytes() for file in path.parent.glob(f"{path.name}.*")]
+    whole = [one for lines in files for one in decoder.decode_lines(lines.rpartition(b"\n")[0])]
+    return sorted(whole, key=lambda one: one[1])
 
 
 def is_own(file: str, root: str) -> bool:
@@ -214,6 +323,6 @@ def sources_below(root: str) -> dict[str, list[str]]:
     return found
 
 
-def encode(recorders: Iterable[PlaceRecorder], root: str) -> bytes:
-    loops = [recorder.places() for recorder in recorders]
+def encode(recorders: Iterable[PlaceRecorder], root: str, work: Sequence[_Work]) -> bytes:
+    loops = [recorder.places(work) for recorder in recorders]
     return msgspec.json.encode(RankPlaces(loops=loops, sources=sources_below(root)))

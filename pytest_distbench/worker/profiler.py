@@ -76,15 +76,19 @@ class Profiler:
         if self.is_whole:
             self._begin_loop(WHOLE)
             signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
+        path = self.files.places(self.rank)
         try:
-            with training_steps(self._step):
+            with (
+                training_steps(self._step),
+                places.sampled_workers(path, self.root) if self.root else contextlib.nullcontext(),
+            ):
                 yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             signal.signal(signal.SIGVTALRM, before)
             self.end_loop()
         if self.root:
-            self.files.places(self.rank).write_bytes(places.encode(self._places, self.root))
+            path.write_bytes(places.encode(self._places, self.root, places.read_work(path)))
         self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:

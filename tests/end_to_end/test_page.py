@@ -18,6 +18,7 @@ from support.trends import daily, steps
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.places import CasePlaces, PlaceRow
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import other_of, page_of, write_page
@@ -205,6 +206,22 @@ def test_what_is_sent_and_both_commands_stand_with_a_failed_case(tab: Tab, tmp_p
     commands = tab.run("[...document.querySelectorAll('.command')].map(row => row.textContent)")
     again = "pytest 'suites/test_a.py::test_a[red]'"
     assert commands == [f"Run it again{again}copy", f"Accept as baseline{again} --distbench-updatecopy"]
+
+
+def test_a_place_has_a_bar_for_each_side_below_the_sentence(tab: Tab, tmp_path: Path) -> None:
+    times: tuple[float, float] = (0.0031, 0.00623)
+    row = PlaceRow(place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=times, share=0.92)
+    found = CasePlaces(metric="step", rows=[row], sentence="92 % of the added 3.4 ms: layers.py:9 in norm")
+    tab.open(page(tmp_path, replace(RED, places=found)))
+    drawn = "document.querySelectorAll('.charts svg[tabindex] rect.box')"
+    tab.wait(f"{drawn}.length")
+    bars = tab.run(f"[...{drawn}].map(bar => +bar.getAttribute('width'))")
+    texts = tab.run("[...document.querySelectorAll('.charts svg text.on')].map(text => text.textContent)")
+
+    assert tab.run("document.querySelector('.charts figure > p').textContent") == found.sentence
+    assert bars[0] / bars[1] == pytest.approx(times[0] / times[1], rel=0.01)
+    assert texts == ["layers.py:9 in norm", "3.1 ms", "6.23 ms"]
+    assert tab.complaints == []
 
 
 def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(tab: Tab, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.launching import RunInside
 from support.repositories import git
@@ -96,8 +97,9 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
         "--distbench-trace=regressed:ranks", "--distbench-json=r.json",
     )  # fmt: skip
     cases = {case.case.function: case for case in read_run_record(repository.path / "r.json").results}
-    trace = cases["test_step"].trace
+    trace, places = cases["test_step"].trace, cases["test_step"].places
     assert trace is not None
+    assert places is not None
     path = repository.path / ".distbench/traces/test_it.py/test_step/ws2.gloo.warm.trace.json.gz"
     events = events_of(path)
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -117,6 +119,9 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
     assert trace.of_ranks == [*map(str, of_ranks)]
     for folder in of_ranks:
         assert sorted(file.name for file in folder.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+        for file in (path, *folder.iterdir()):
+            [noted] = [e for e in events_of(file) if e["name"] == f"where: {places.sentence}"]
+            assert noted["args"]["places"] == [json.loads(msgspec.json.encode(row)) for row in places.rows]
         counted = [sum(e["name"] == "ProfilerStep#9" for e in events_of(file)) for file in folder.iterdir()]
         assert counted == [1, 1]
     assert list(trace.sides) == [f"HEAD ({commit})", "candidate"]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pytest_distbench.judging.places import compare_places, map_lines
-from pytest_distbench.records.places import BACKWARD, WAITING, CasePlaces, LoopPlaces, Place, RankPlaces, Spot
+from pytest_distbench.records.places import BACKWARD, DATA, WAITING, CasePlaces, LoopPlaces, Place, RankPlaces, Spot
 
 MS = 1e-3
 MODEL = [f"line {number}" for number in range(1, 21)]
@@ -169,3 +169,12 @@ def test_what_no_place_explains_is_said() -> None:
 def test_sides_without_a_loop_in_common_are_not_compared() -> None:
     assert compare_places([RankPlaces(loops=[])], [rank(USUAL)], None, "step").why_not
     assert compare_places([rank(USUAL)], [rank(USUAL)], None, "other").metric == "step"
+
+
+def test_a_rank_whose_worker_decodes_longer_is_the_late_one() -> None:
+    decode = (READ, DATA)
+    usual, waits = {(STEP, "Python"): (0, 5), decode: (0, 1)}, (STEP, f"{WAITING}all_reduce")
+    then, now = [rank(usual), rank(usual)], [rank(usual | {decode: (0, 4)}), rank(usual | {waits: (0, 3)})]
+
+    sentence = "100 % of the added 3 ms: data.py:3 in read, in rank 0, waiting for data"
+    assert compare_places(now, then, then, "step").sentence == sentence

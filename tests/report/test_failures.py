@@ -52,8 +52,8 @@ def test_a_model_has_no_bound_that_somebody_set() -> None:
     beyond = result(verdict("bound", reason="bound: at most 1"))
     model = replace(beyond, case=replace(beyond.case, params={"model": "transformers:llama", "layout": "ddp"}))
 
-    assert "or change the bound where it was set" in told(beyond)
-    assert "nothing is stored of a model; fix the model, its plan or the layout" in told(model)
+    assert "or change the bound where it was set" in failure_text(beyond)
+    assert "nothing is stored of a model; fix the model, its plan or the layout" in failure_text(model)
 
 
 def test_no_update_is_advised_that_would_be_refused() -> None:
@@ -222,6 +222,8 @@ def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
         "by 3 more launches in 9 s, which are not judged; an iteration took 1.8 times as long in them",
         "",
     ]
+    on_gpu = replace(result(verdict("beyond-threshold"), places=places), case=replace(result().case, device="cuda"))
+    assert "in them; each operator was waited for, so nothing overlapped on the GPU\n" in failure_text(on_gpu)
     missing = failure_text(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
     assert "where      not known: a pool\n" in missing
     assert "where " not in failure_text(result(verdict("beyond-threshold")))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from pytest_distbench.records.places import BACKWARD, OUTSIDE, WAITING, LoopPlaces
+from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.places import BACKWARD, DATA, OUTSIDE, WAITING, LoopPlaces, RankPlaces
 from pytest_distbench.worker import places
+from pytest_distbench.worker.clock import Delay
+from pytest_distbench.worker.clock.clocks import HostStopwatch
 from pytest_distbench.worker.places import PlaceRecorder, root_of, sources_below
+from pytest_distbench.worker.profiler import Profiler
 
 SOURCE = """
 import contextlib
@@ -52,6 +60,29 @@ def wait():
 
 def compute():
     return sum(i * i for i in range(200_000))
+
+
+class Rows(torch.utils.data.Dataset):
+    factor = 1
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.2)  # it decodes
+        return self.factor * torch.ones(1)
+
+
+def double(worker):
+    torch.utils.data.get_worker_info().dataset.factor = 2
+
+
+def load(batches):
+    assert next(batches).tolist() == [[2.0]]
+
+
+def load_anew(loader):
+    return next(iter(loader))
 """
 
 
@@ -65,6 +96,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     path = tmp_path / "code" / "train_it.py"
     path.parent.mkdir()
     path.write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(path.parent))  # a process that is spawned imports it
     spec = importlib.util.spec_from_file_location("train_it", path)
     assert spec is not None
     assert spec.loader is not None
@@ -74,11 +106,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return made
 
 
-def recorded(module: ModuleType, function: str, *args: object, iterations: int = 4) -> LoopPlaces:
+def recorded(module: ModuleType, function: str, *args: object) -> LoopPlaces:
+    """What four iterations do, which synchronize in this process alone."""
     assert module.__file__ is not None
-    recorder = PlaceRecorder("step", root_of(module.__file__), lambda: None)
+    process = os.getpid()
+
+    def synchronize() -> None:
+        assert os.getpid() == process
+
+    recorder = PlaceRecorder("step", root_of(module.__file__), synchronize)
     recorder.start()
-    for _ in range(iterations):
+    for _ in range(4):
         with recorder.iteration("step"):
             getattr(module, function)(*args)
     recorder.stop()
@@ -123,6 +161,37 @@ def test_a_library_that_waits_does_so_under_whatever_wraps_it(
     found = recorded(module, "wait")
 
     assert max(found.spots, key=lambda spot: spot.time_s).what == f"{WAITING}Event.wait"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_waiting_for_data_is_at_the_lines_of_the_workers(module: ModuleType, tmp_path: Path, method: str) -> None:
+    profiler = Profiler(
+        files=LaunchFiles(tmp_path), rank=0, is_whole=False, root=str(tmp_path), is_on_device=False,
+        synchronize=lambda: None, barrier=lambda: None, in_loop=lambda: True,
+    )  # fmt: skip
+    watch = profiler.watch(HostStopwatch(Delay(0.0, time.perf_counter)), "step")
+    with profiler.body():
+        options = {"num_workers": 2, "prefetch_factor": 1, "worker_init_fn": module.double}
+        batches = iter(DataLoader(module.Rows(), multiprocessing_context=method, **options))
+        for _ in range(4):  # more than are loaded ahead
+            next(batches)
+        for _ in range(4):
+            watch.start()
+            module.load(batches)
+            watch.stop()
+    [found] = msgspec.json.decode(profiler.files.places(0).read_bytes(), type=RankPlaces).loops
+    decodes = ("code/train_it.py", line_of("it decodes"), "Rows.__getitem__")
+    [decoding] = [spot for spot in found.spots if spot.stack[:1] == [decodes]]
+
+    assert [name for _, _, name in decoding.stack] == ["Rows.__getitem__", "load"]
+    assert decoding.what == DATA
+    assert min(spot.time_s for spot in found.spots) > -1e-6  # two workers do not explain more than was waited
+
+
+def test_a_worker_that_is_forked_in_an_iteration_records_no_operators(module: ModuleType) -> None:
+    found = recorded(module, "load_anew", DataLoader(module.Rows(), num_workers=1, multiprocessing_context="fork"))
+
+    assert not [spot for spot in found.spots if any(name == "Rows.__getitem__" for _, _, name in spot.stack)]
 
 
 def test_the_repository_of_a_file_is_the_folder_with_git_and_has_the_lines_of_its_modules(module: ModuleType) -> None:

@@ -14,14 +14,16 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pytest_distbench.errors import error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import comparable, compared_fingerprints, count, payload_bytes, ranks_of
+from pytest_distbench.judging.places import calls_text, rank_text
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
 from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
+from pytest_distbench.records.places import PlaceRow
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.units import format_bytes, plural
+from pytest_distbench.units import format_bytes, format_percent, plural
 
 Point = tuple[float, float]
 Chart = dict[str, Any]  # what ``page.js`` draws by its ``type``, in JSON-able values; what is empty is left out
@@ -78,6 +80,11 @@ def lines(
 
 def bars(title: str, unit: str, parts: Sequence[str], rows: Sequence[tuple[str, list[float]]]) -> Chart:
     return {"type": "bars", "title": title, "unit": unit, "parts": parts, "rows": rows}
+
+
+def pairs(title: str, unit: str, rows: Sequence[tuple[str, str, float, float]], *, note: str = "") -> Chart:
+    """Two numbers in each row, of the baseline and the candidate, with a name and what is known besides."""
+    return {"type": "pairs", "title": title, "unit": unit, "rows": rows, **if_any(note=note)}
 
 
 def spans(
@@ -255,6 +262,19 @@ def communication(result: CaseResult) -> Iterator[Chart]:
             )
 
 
+def places(result: CaseResult) -> Iterator[Chart]:
+    """Lines of the code that explain a regression, with the time that an iteration of each side spends there."""
+    if (found := result.places) is not None:
+        rows = [(rank_text(row), _explained(row), short(row.times_s[0]), short(row.times_s[1])) for row in found.rows]
+        yield pairs(f"Where an iteration of {found.metric} takes longer", "s", rows, note=found.sentence)
+
+
+def _explained(row: PlaceRow) -> str:
+    calls = f" {calls_text(row)} calls" if any(row.calls) else ""
+    changed = f", changed at {row.changed_at}" if row.changed_at else ""
+    return f"{format_percent(row.share)} of the change: {row.what}{calls}{changed}"
+
+
 _Sent = tuple[tuple[str, str, str, str, str], bool]
 """Equal collectives of an iteration: a row of texts with their counts in the baseline and in this run."""
 
@@ -309,7 +329,7 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
 Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]
 
 OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
-    "charts", {"communication": communication, "curves": curves, "epochs": epochs}
+    "charts", {"places": places, "communication": communication, "curves": curves, "epochs": epochs}
 )
 """Charts in their order below a case; utilisation and those of :data:`PAGE_FILES` follow."""
 

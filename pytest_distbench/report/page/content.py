@@ -169,9 +169,9 @@ def _key(result: CaseResult) -> str:
 def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]:
     """A case of the page.
 
-    ``key`` is the same in other runs. ``state`` is the most severe verdict, :data:`BROKEN`, :data:`MEASURED` or :data:`SKIPPED`;
-    ``note`` an outcome that does not follow from it. ``story`` says why it failed: causes, and what was compared with
-    what; for a failed launch, what became of the ranks.
+    ``key`` is the same in other runs. ``state`` is the most severe verdict, :data:`BROKEN`, :data:`MEASURED` or
+    :data:`SKIPPED`; ``note`` an outcome that does not follow from it. ``story`` says why it failed: causes, and what
+    was compared with what; for a failed launch, what became of the ranks.
     """
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
@@ -188,7 +188,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         # A passing one may have a number of which nobody knows.
         worst_row = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
         mark, severity = ("", "plain") if worst_row is None else (worst_row.mark, worst_row.severity)
-        story = [*cause_lines(result), *place_lines(result), *comparison_lines(result)]
+        story = [*cause_lines(result), *place_lines(result, has_table=False), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
     return {
         "key": _key(result),

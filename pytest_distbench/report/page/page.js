@@ -499,6 +499,45 @@
     ];
     return figure(chart.title, legendOf(legend), draw, values);
   };
+  const pairs = (chart) => {
+    const sides = ["baseline", "candidate"];
+    const colours = ["c1", "c0"];
+    const legend = sides.map((side, i) => [side, sample(colours[i], shape("rect", { class: "box", width: 22, height: 10 }))]);
+    const draw = (svg, width, marks) => {
+      const most = Math.floor(width / 6.7);
+      const isLong = (text) => text.length > most;
+      const times = chart.rows.flatMap(([, , ...both]) => both);
+      const room = 14 + Math.max(...times.map((time) => wide(format(time, chart.unit))));
+      const hi = Math.max(...times) || 1,
+        left = 12,
+        right = width - room,
+        each = 76,
+        x = scaleOf({}, 0, hi, left, right);
+      chart.rows.forEach(([name, what, ...both], i) => {
+        const top = 6 + i * each;
+        svg.append(shape("text", { class: "on", x: 0, y: top + 12 }, isLong(name) ? `…${name.slice(1 - most)}` : name));
+        svg.append(shape("text", { x: 0, y: top + 28 }, isLong(what) ? `${what.slice(0, most - 1)}…` : what));
+        both.forEach((time, side) => {
+          const y = top + 34 + 16 * side,
+            end = Math.max(left + 1.5, x(time)),
+            text = format(time, chart.unit);
+          const box = shape("rect", { class: "box", x: left, y, width: end - left, height: 14 });
+          svg.append(shape("g", { class: colours[side] }, box));
+          svg.append(shape("text", { class: "on", x: end + 6, y: y + 11 }, text));
+          marks.push({ x: end, y: y + 7, text: `${name}, ${sides[side]}: ${text}` });
+        });
+      });
+      const bottom = 6 + chart.rows.length * each;
+      axisBelow(svg, { unit: chart.unit, name: "time of an iteration" }, x, 0, hi, left, right, bottom);
+      return bottom + 40;
+    };
+    const values = () => [
+      ["place", "what", ...sides],
+      [false, false, true, true],
+      chart.rows.map(([name, what, ...both]) => [name, what, ...both.map((time) => format(time, chart.unit))]),
+    ];
+    return figure(chart.title, [chart.note ? el("p", {}, chart.note) : "", legendOf(legend)], draw, values, true);
+  };
   const spans = (chart) => {
     const kinds = [...new Set(chart.spans.map(([, , , what]) => (what.startsWith("epoch ") ? "epoch" : what)))];
     kinds.sort((a, b) => b.includes("train") - a.includes("train")); // what matters has the first colours
@@ -647,7 +686,7 @@
     show(0);
     return place;
   };
-  const CHARTS = { lines, bars, spans, heat, grid, choice };
+  const CHARTS = { lines, bars, pairs, spans, heat, grid, choice };
   const isEmpty = (chart) =>
     chart.series?.every((one) => !one.points.length) ||
     [chart.spans, chart.rows, chart.cells].some((all) => all?.length === 0);

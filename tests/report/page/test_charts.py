@@ -12,6 +12,7 @@ from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.places import CasePlaces, PlaceRow
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import (
@@ -24,6 +25,7 @@ from pytest_distbench.report.page import (
     epochs,
     grid,
     median_curve,
+    places,
     points,
     short,
     target_of,
@@ -179,3 +181,20 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     assert chart["y"]["unit"] == "%"
     assert chart["series"][1]["points"][0] == (0.1, 0.83)
     assert not list(utilisation(result(launches=[launch(cpu_course=course[:2])])))
+
+
+def test_a_place_has_a_bar_for_each_side_and_says_what_explains_it() -> None:
+    row = PlaceRow(
+        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
+        changed_at="train.py:31",
+    )  # fmt: skip
+    late = replace(row, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    [chart] = places(result(places=CasePlaces(metric="step", rows=[row, late], sentence="92 % of the added 3.4 ms")))
+
+    assert chart["note"] == "92 % of the added 3.4 ms"
+    first = "92 % of the change: aten::mm 12 -> 24 calls, changed at train.py:31"
+    assert chart["rows"] == [
+        ("layers.py:9 in norm", first, 0.0031, 0.00623),
+        ("layers.py:9 in norm, in rank 1", "8 % of the change: Python", 0.0031, 0.00623),
+    ]
+    assert list(places(result())) == []
