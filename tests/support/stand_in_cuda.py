@@ -325,6 +325,7 @@ def _put_in_place() -> None:
         setattr(torch.cuda, name, stand_in)
     torch.cuda.nccl.version = lambda: ("stand-in",)
     torch.version.cuda = "stand-in"
+    torch.accelerator.current_accelerator = lambda check_available=False: None  # a build for GPUs would ask its driver
     steady.MOST_S = 0.0  # no clock to be raised; the host's restlessness would be waited for instead
     replace_in_distributed(dist.init_process_group, _init_process_group(dist.init_process_group))
     replace_in_distributed(dist.new_group, _new_group(dist.new_group))

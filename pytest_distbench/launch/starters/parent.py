@@ -18,6 +18,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -273,9 +274,11 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
 
 
 def _import(names: Iterable[str]) -> None:
+    folder = tempfile.tempdir
     for name in names:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
+    tempfile.tempdir = folder  # torch._dynamo has Python look it up and keep it; ranks have a TMPDIR of their own
 
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:

@@ -25,6 +25,11 @@ import costly
 exits = "import costly, os; os._exit(int(os.environ['CODE']) + (costly.MADE_BY == os.getpid()))"
 print([parent.code_of(pid, 60) for pid in fork(exits, each=[{"CODE": "3"}, {"CODE": "4"}])])
 
+os.mkdir("own")
+stale = "import os, tempfile; os._exit(tempfile.gettempdir() != os.environ['TMPDIR'])"
+[child] = fork(stale, each=[{"TMPDIR": os.path.abspath("own")}])
+print(parent.code_of(child, 60) == 0)
+
 [orphan_s] = fork("import os, time; os.fork() or time.sleep(1000); os._exit(0)")
 parent.code_of(orphan_s, 60)
 [below] = fork("import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)")
@@ -60,9 +65,10 @@ os._exit(0)
 def test_a_parent_forks_tells_of_ends_and_leaves_nothing_of_whoever_has_ended(tmp_path: Path) -> None:
     """Runs in its own process, which has one thread."""
     (tmp_path / "costly.py").write_text("""
-import atexit, os
+import atexit, os, tempfile
 
 MADE_BY = os.getpid()
+tempfile.gettempdir()
 atexit.register(lambda: print("at the end of the parent", flush=True))
 """)
     (tmp_path / "owner.py").write_text(OWNER)
@@ -71,7 +77,7 @@ atexit.register(lambda: print("at the end of the parent", flush=True))
     )
 
     assert done.stdout.splitlines() == [
-        "[3, 4]", "True", "True True", "-9", "[]", "at the end of the parent", "False",
+        "[3, 4]", "True", "True", "True True", "-9", "[]", "at the end of the parent", "False",
     ], done.stderr  # fmt: skip
 
 
