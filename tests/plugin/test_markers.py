@@ -250,8 +250,8 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
         def test_metrics(distbench):
             distbench.run(body, params=P)
 
-        def test_others(distbench):
-            distbench.run(body, params=P)
+        def test_direction(distbench):
+            distbench.run(body, params={"stand_in": {"accuracy!lower": 0.9}})
     """)
     result = run(made, "-W", "default")
 
@@ -259,7 +259,8 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
     misspelt = "*no metric 'latncy' was judged; did you mean 'latency'?"
     result.stdout.fnmatch_lines([nothing, "*test_it.py::test_marker*", misspelt])
     result.stdout.fnmatch_lines(["*no metric 'latenzy' was judged; did you mean 'latency'?"])
-    result.assert_outcomes(failed=1, passed=3, warnings=2)
+    result.stdout.fnmatch_lines(["*'accuracy' is recorded with better='lower': an accuracy that falls would*"])
+    result.assert_outcomes(failed=1, passed=3, warnings=3)
 
 
 def test_each_size_has_an_entry_of_its_own(project: Project) -> None:
