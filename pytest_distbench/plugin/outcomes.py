@@ -235,6 +235,6 @@ def as_failed(session: Session, run: Run) -> CaseResult:
     return unjudged(session, run) if found is None else replace(found, launches=launches, verdicts=[], update="")
 
 
-def keys_of_parts(run: Run) -> list[str]:
+def parts_of(run: Run) -> list[str]:
     """Keys of the launched cases that the number of a run is computed from."""
     return [part.request.case.key for part in run.made_of if part.request.launched is not None]

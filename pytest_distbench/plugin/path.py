@@ -81,8 +81,7 @@ class CasePath:
         """
         result = self.do(self.session.decide, run.request, run.source, comparison)
         try:
-            parts = outcomes.keys_of_parts(run)
-            suspect = isinstance(comparison, Stored) and comparison.suspect(run.source, result, parts)
+            suspect = isinstance(comparison, Stored) and comparison.suspect(run.source, result, outcomes.parts_of(run))
         except NotRecorded as error:
             return replace(result, unconfirmed=str(error))
         if suspect and (why_not := self.node.stash.get(carry.WHY_NO_RERUN, "")):
@@ -94,8 +93,8 @@ class CasePath:
 
     def explain(self, run: Run, result: CaseResult) -> CaseResult:
         """Launch a case again, for the lines that became slower, and for its trace, which has them too."""
-        places = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
-        result = replace(result, places=places)
+        found = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
+        result = replace(result, places=found)
         for known in (run, *run.made_of):
             if known.trace is None:
                 known.trace = self.do(trace_case, self.session, known.request, known.source, result, self.rerun)

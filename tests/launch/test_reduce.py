@@ -153,7 +153,7 @@ def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_
 
 def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
     times = [1.0, 1.0, 1.0, 9.0]
-    reports = [report(rank, *times, witnesses={"cpu_s": times, "waits": times}) for rank in range(2)]
+    reports = [report(rank, *times, secondary={"cpu_s": times, "waits": times}) for rank in range(2)]
     [measurement] = merge(recorded(reports))
 
     assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
@@ -204,7 +204,7 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
                     reduce=reduce,
                     values=same if reduce == "all" else data.draw(small),
                     is_series=is_series,
-                    witnesses={"waits": data.draw(small)},
+                    secondary={"waits": data.draw(small)},
                 )
                 for better, reduce in KINDS
                 if reduce == "max" or data.draw(st.booleans())
