@@ -298,7 +298,7 @@ class _TracedNote:
         self._tracer = tracer
 
     @property
-    def told(self) -> Collective:
+    def with_wait(self) -> Collective:
         return self._note.with_wait
 
     @property
