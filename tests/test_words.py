@@ -59,6 +59,7 @@ MEANT = [
     r"(?:minimum|smallest|is|are) detectable",
     r"wall clocks?|own clock|system clock|\*\*clock\.\*\*|reads the clock|pytest's clock|no clock, no file",
     r"\[reference|# reference|\*\*reference|reference convergence|a reference for each",  # MLPerf's word
+    r"float64 references?",  # the training on one rank that `equivalent` compares a layout with
     r"structure references|reference =|a reference to an object|for each reference",
     r"^(?:museum|:caption: reference)$|<reference>$",  # of the table of contents
 ]
@@ -130,7 +131,8 @@ NAMES = {
     "entries": "of a folder, or of torch's flight recorder",
     "entry": "key of a baseline file: `$.entry`",
     "BaselineEntry": "what stands under that key",
-    "reference": "key of a run record: the other side of a case",
+    "reference": "key of a run record: the other side of a case; the float64 reference of a layout",
+    "StepReference": "the float64 reference of a layout, step by step",
     "beside": "key of a sample in a run record: text that a script printed with a value",
     "BodyReference": "a reference to a function, as in Python",
     "FlightEntry": "torch's word: an entry of its flight recorder",

@@ -1,8 +1,8 @@
 """Comparison of places: which lines of the code take the time that a regression added.
 
-Each side ran under a recorder, the baseline twice: what its two launches differ by is noise. An operator that is called
-more often at a place needs no noise. A place that is slower without that has to exceed it, beyond what made every place
-slower. On a line that has changed its own noise is enough: unchanged code has none.
+Each side ran under a recorder, the baseline twice: its two launches differ by noise. A place that calls an operator
+more often is named without regard to noise. A place that is slower with equal calls has to exceed the noise, beyond
+what made every place slower; on a changed line, the noise of that line alone.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ Side = Sequence[RankPlaces]  # by rank
 
 @dataclass
 class _Lines:
-    """Where each line of the baseline is in the candidate: a line that moved is no change.
+    """Position of each line of the baseline in the candidate: a line at another position is no change.
 
     Attributes:
-        moved: of lines that are elsewhere, or that others took the place of; of those that are gone a line below 0.
+        mapped: positions of lines that are elsewhere or were replaced; lines that are gone have a number below 0.
         changed: lines of the candidate that are new or changed.
     """
 
-    moved: dict[_At, _At] = field(default_factory=dict)
+    mapped: dict[_At, _At] = field(default_factory=dict)
     changed: set[_At] = field(default_factory=set)
 
     def of(self, file: str, line: int) -> _At:
-        return self.moved.get((file, line), (file, line))
+        return self.mapped.get((file, line), (file, line))
 
 
 def map_lines(then: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> _Lines:
-    """The lines of both sides by file. Those that are gone and stand elsewhere, as in a renamed file, have moved."""
+    """Map lines of the baseline, by file, to the candidate; lines that stand in another file now are followed."""
     lines = _Lines()
     gone: list[tuple[_At, str]] = []
     for file in {**then, **now}:
@@ -66,25 +66,24 @@ def map_lines(then: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]
             lines.changed |= {(file, line + 1) for line in block if kind != "equal"}
             for line in range(a, b):
                 if kind == "equal":
-                    lines.moved[file, line + 1] = (file, c + line - a + 1)
+                    lines.mapped[file, line + 1] = (file, c + line - a + 1)
                 elif block:
-                    lines.moved[file, line + 1] = (file, _most_similar(old[line], new, block) + 1)
+                    lines.mapped[file, line + 1] = (file, _most_similar(old[line], new, block) + 1)
                 else:
                     gone.append(((file, line + 1), old[line].strip()))
-    taken = {at for before, at in lines.moved.items() if before[0] in now}
+    taken = {at for before, at in lines.mapped.items() if before[0] in now}
     free = defaultdict(list)
     for file, line in sorted(lines.changed - taken):
         free[now[file][line - 1].strip()].append((file, line))
     for before, text in gone:
-        lines.moved[before] = (before[0], -before[1])
+        lines.mapped[before] = (before[0], -before[1])
         if text and (found := free.get(text)):
-            lines.moved[before] = found.pop(0)
-            lines.changed.discard(lines.moved[before])
+            lines.mapped[before] = found.pop(0)
+            lines.changed.discard(lines.mapped[before])
     return lines
 
 
 def _most_similar(text: str, lines: Sequence[str], among: Sequence[int]) -> int:
-    """The line that took the place of another."""
     matcher = difflib.SequenceMatcher(None, "", text.strip(), autojunk=False)
 
     def ratio(line: int) -> float:
@@ -95,7 +94,7 @@ def _most_similar(text: str, lines: Sequence[str], among: Sequence[int]) -> int:
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """The differences of two files; ends that are equal are not compared line by line, which takes long."""
+    """Yield the differences of two files; equal ends are not compared line by line, which takes long."""
     least = min(len(old), len(new))
     head = next((i for i in range(least) if old[i] != new[i]), least)
     tail = next((i for i in range(least - head) if old[-1 - i] != new[-1 - i]), least - head)
@@ -108,7 +107,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int,
 
 @dataclass
 class _Cell:
-    """What one rank does at a place: the calls and seconds of both launches of the baseline, and of the candidate."""
+    """Calls and seconds of one rank at a place, in both launches of the baseline and in the candidate."""
 
     calls: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     times_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
@@ -130,14 +129,14 @@ _Table = dict[_At, dict[str, _Cell]]  # of one rank, by place and what is done t
 def compare_places(
     now: Side, then: Side, again: Side | None, metric: str, *, added_s: float | None = None
 ) -> CasePlaces:
-    """What explains that the candidate is slower; ``then`` and ``again`` are launches of the baseline.
+    """Find the places that explain why the candidate is slower.
 
     Args:
-        now: launches by rank, as those of the baseline.
-        then: the first of the baseline.
-        again: the second. None: there is no noise to exceed, so calls and new lines alone name a place.
-        metric: what regressed.
-        added_s: by how much, as A/B measured it; None: shares are of what was recorded.
+        now: launch of the candidate, by rank.
+        then: first launch of the baseline, by rank.
+        again: second launch of the baseline. With None no noise is known: calls and new lines alone name a place.
+        metric: metric that regressed.
+        added_s: regression in seconds that A/B measured, or None to take the recorded one.
     """
     has_noise, again = again is not None, again or then
     loop = _common_loop([*now, *then, *again], metric)
@@ -186,7 +185,7 @@ def _may_wait(what: str) -> bool:
 
 
 def _explain_waits(tables: Sequence[_Table]) -> None:
-    """What a rank waits longer is explained by what another one does longer: the late rank has the place."""
+    """Explain longer waits of a rank by what another rank does longer: the late rank has the place."""
     own = [sum(c.added_s for cells in t.values() for what, c in cells.items() if not _may_wait(what)) for t in tables]
     for table, mine in zip(tables, own, strict=True):
         late_s = max(own) - mine
@@ -197,7 +196,7 @@ def _explain_waits(tables: Sequence[_Table]) -> None:
 
 
 def _all_slower(tables: Sequence[_Table], iteration_s: float) -> float:
-    """By how much places are slower in whose calls nothing differs; 1 where they are too few to say so."""
+    """Return the median factor by which places with equal calls are slower, at least 1; 1 if they are too few."""
     ratios = []
     for table in tables:
         for cells in table.values():
@@ -266,7 +265,7 @@ def _noise_s(cells: Mapping[str, _Cell]) -> float:
 
 
 def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -> tuple[float, float]:
-    """What the launches of the baseline differ by at a place: at most, and as a share of what it takes."""
+    """Return the noise of places between launches of the baseline: the largest in seconds, and the relative one."""
     parts = ({w: c for w, c in of.items() if _may_wait(w) == waits} for t in tables for of in t.values())
     found = [(_noise_s(cells), _then_s(cells)) for cells in parts]
     # a launch minus the mean of two others scatters by 1.5 variances, one minus one by 2
@@ -275,7 +274,7 @@ def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -
 
 
 def _named(row: PlaceRow, ranks: Sequence[LoopPlaces], lines: _Lines) -> PlaceRow:
-    """The row with the name of its function, and the changed line that calls it."""
+    """Add the name of the function to a row, and the changed line that calls it."""
     file, line, _ = row.place
     stacks = [spot.stack for rank in ranks for spot in rank.spots if spot.stack and spot.stack[0][:2] == (file, line)]
     changed = ""
@@ -294,7 +293,7 @@ def _place_text(place: Place) -> str:
 
 
 def rank_text(row: PlaceRow) -> str:
-    """The place of a row, and the rank that it is of."""
+    """Return the place of a row, with its rank unless it is all ranks'."""
     return f"{_place_text(row.place)}{'' if row.rank is None else f', in rank {row.rank}'}"
 
 
@@ -310,8 +309,8 @@ def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
         changed = f" (changed at {row.changed_at})" if row.changed_at else ""
         rest = 1 - row.share - others
         more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
-        told = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"
-        return f"{format_percent(row.share)} of the added {format_seconds(added_s)}: {told}"
+        where = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"
+        return f"{format_percent(row.share)} of the added {format_seconds(added_s)}: {where}"
     if slower >= _SLOWER:
         return f"every place slower by about {format_percent(slower - 1)}"
     return "no place stands out"

@@ -3,14 +3,14 @@
 from importlib.metadata import PackageNotFoundError, version
 
 LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION = "loss_deviation", "gradient_deviation", "state_deviation"
-"""Distance from the reference over the norm of the reference, where it is furthest beyond what controls differ by."""
+"""Relative distance from the float64 reference, of the quantity that exceeds its bound by most."""
 
 RANDOM_CONFLICTS = "random_conflicts"  # pairs of ranks whose random numbers do not fit to their samples
 
 STEP_TIME = "step_time"  # of the layout
 
 NARROW = PARAMETERS, GRADIENTS, SENT = "parameters", "gradients", "what a step sends"
-"""Facts of a deviation: which of them have 16 bits."""
+"""Facts of a deviation: the 16-bit dtypes of each."""
 
 HELD_BYTES = "held_bytes"  # of parameters and optimizer state, of the rank that holds most
 
@@ -27,14 +27,14 @@ LAYOUT_NAMES = (
     "reshard_to_one",
     "reshard_from_one",
 )
-"""Those of more than one rank, for who does not import torch."""
+"""Names of the layouts of more than one rank, for modules that do not import torch."""
 
 INSTALL = "pip install 'pytest-distbench[models]'"
 LIBRARIES = {"transformers": "5.24"}  # the release of each whose private parts are known
 
 
 def why_no_library(name: str) -> str:
-    """Why a library's models cannot be built; empty: they can."""
+    """Why a library's models cannot be built, or ""."""
     wanted = LIBRARIES[name]
     try:
         found = version(name)

@@ -1,4 +1,4 @@
-"""What the ranks of ``equivalent`` run: a reference, controls and the layout, and how far the layout is off."""
+"""Comparison that the ranks of ``equivalent`` run: a layout against its float64 reference, bounded by controls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from pytest_distbench.worker.membership import alone_in, group_of_one
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-CONTROLS = 4  # trainings that say how far equal mathematics are apart
+CONTROLS = 4  # one-rank trainings that differ by roundings alone
 _TIMED = 3, 5  # warm-up and timed steps
 _PARTS = {LOSS_DEVIATION: (LOSS,), GRADIENT_DEVIATION: (GRADIENT,), STATE_DEVIATION: (WEIGHTS, STATE)}
 
@@ -62,14 +62,13 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, sh
     that the controls give; ``random_conflicts``; the layout's ``loss_curve``; and ``step_time``.
 
     Args:
-        rank: of the group.
-        training: what is compared.
-        is_timed: False: one step alone, for what it sends.
-        shared_as: launches of a run with the same key share what their controls found; empty: they share nothing.
+        rank: this process in its group.
+        training: training to compare.
+        is_timed: whether to time several steps, or to run just one for the collectives that it sends.
+        shared_as: key under which launches of a run share the limits of their controls, or "" to share nothing.
 
     Raises:
-        BodyError: there is no such layout, nothing is trained, or the layout sends none of the collectives it is made
-            of.
+        BodyError: there is no such layout, nothing is trained, or the layout lacks a collective of its ``proof``.
     """
     _check(training)
     name, steps, precision = (rank.params[key] for key in ("layout", "steps", "precision"))
@@ -90,13 +89,13 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, sh
     def reference(recorder: Recorder | None = None, computes: Precision | None = None) -> StepReference:
         model = Pass(rank, training, lambda: numbers, precision="float64").model
         with alone():
-            return StepReference(training, model().to("cpu"), recorder, computes or reference_precision, alone)
+            return StepReference(training, model().to("cpu"), recorder, computes or highest_precision, alone)
 
     def tried(computes: Precision) -> None:
         with without_dropout(), alone():
             reference(computes=computes).differentiate(training.batch(0))
 
-    reference_precision = highest(tried)
+    highest_precision = highest(tried)
 
     def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
         compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
@@ -107,7 +106,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, sh
     def control(order: int) -> Control:
         run(one, found := reference(), is_alone=True, order=order)
         deviations = {quantity: seen.deviation for quantity, seen in found.seen.items()}
-        return Control(deviations, found.losses, found.expected_losses, found.has_gradient, found.has_moved)
+        return Control(deviations, found.losses, found.expected_losses, found.has_gradient, found.has_changed)
 
     def of_controls(compute: Callable[[int], Any]) -> list[Any]:
         orders = range(rank.rank, rank.rank + CONTROLS, rank.world_size)  # of every rank as many: all train alike
@@ -147,7 +146,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, sh
             f"{', '.join(sent) or 'nothing'}"
         )
     dtypes[SENT] = set().union(*sent.values())
-    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes, narrow=reference_precision.words())
+    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes, narrow=highest_precision.words())
     first = comparison.first
     if first is not None and first.part in (LOSS, GRADIENT):
         step = first.step
@@ -180,7 +179,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, sh
 
 
 def _module(search: Callable[..., Search]) -> str:
-    """The first module at fault. Where one is compiled, whether without the compiler one still is."""
+    """Describe the first module at fault; if any is compiled, search again without the compiler."""
     found = search()
     sentence = found.sentence()
     if not sentence or not found.regions:
@@ -195,7 +194,7 @@ _OPTIONAL = ("terms", "schedule", "average", "blocks", "tensor_parallel", "stage
 
 
 def _check(training: object) -> None:
-    """Refuse what is no training, and batches that are no pairs or differ from call to call."""
+    """Raise BodyError for a wrong field of a TrainSpec, and for batches that differ from call to call."""
     if not isinstance(training, TrainSpec):
         raise BodyError(f"wanted a TrainSpec, found {show(training)}")
 
@@ -222,7 +221,7 @@ def _check(training: object) -> None:
 def _shared_limits(
     rank: RankContext, key: str, by_controls: Callable[[], dict[Quantity, float]]
 ) -> dict[Quantity, float]:
-    """The limits that an earlier launch of this run has left, or else those of controls."""
+    """Read the limits that an earlier launch of this run stored, or compute and store them. A collective call."""
     file = rank.data_dir / f"controls-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     if exchanged(file.exists(), rank.gather)[0]:
         return {Quantity(*quantity): limit for quantity, limit in json.loads(file.read_text())}
@@ -247,29 +246,32 @@ def _held_bytes(rank: RankContext) -> int:
 
 
 class Control(NamedTuple):
-    """A training on one rank beside its reference. Ranks share the controls out, and exchange what they found."""
+    """Result of a control: a training on one rank with its samples in another order. Each rank computes some."""
 
     deviations: dict[Quantity, float]
     losses: list[float]
     expected_losses: list[float]
     has_gradient: bool
-    has_moved: bool
+    has_changed: bool
 
 
 def _expect_trained(controls: Sequence[Control]) -> None:
-    """Refuse a training in which nothing changes: all layouts of it are equal, the wrong ones too."""
+    """Raise BodyError for a training that diverges or changes nothing: a wrong layout of it would pass."""
     losses = controls[0].expected_losses
-    told = f"on one rank in float64 the losses are {', '.join(f'{loss:.6g}' for loss in losses)}"
+    message = f"on one rank in float64 the losses are {', '.join(f'{loss:.6g}' for loss in losses)}"
     if not all(map(math.isfinite, losses)):
-        raise BodyError(f"the training diverges: {told}")
+        raise BodyError(f"the training diverges: {message}")
     noise = max(
         abs(own - expected)
         for each in controls
         for own, expected in zip(each.losses, each.expected_losses, strict=True)
     )
     if max(losses) - min(losses) <= noise:
-        raise BodyError(f"nothing is trained, so under any layout it is equal: {told}")
-    for holds, why in ((controls[0].has_gradient, "every gradient is 0"), (controls[0].has_moved, "no weight changes")):
+        raise BodyError(f"nothing is trained, so under any layout it is equal: {message}")
+    for holds, why in (
+        (controls[0].has_gradient, "every gradient is 0"),
+        (controls[0].has_changed, "no weight changes"),
+    ):
         if not holds:
             raise BodyError(f"nothing is trained, so under any layout it is equal: on one rank {why}")
 
@@ -284,14 +286,14 @@ def _sent(rank: RankContext) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutComparison:
-    """A layout beside its reference.
+    """Deviations of a layout from its float64 reference.
 
     Attributes:
-        limits: how far each may be off.
-        seen: by rank, what it saw of them.
-        dtypes: of parameters, gradients and what a step sends, by these words.
-        narrow: what of the reference is in float32, in words; empty: nothing.
-        module: the first that is at fault, in words; empty: none is. None: they were not compared.
+        limits: largest deviation allowed of each quantity.
+        seen: what each rank found of the quantities that it has.
+        dtypes: names of dtypes of parameters, gradients and what a step sends, by the words of ``NARROW``.
+        narrow: which part of the float64 reference is in float32, in words, or "".
+        module: first module at fault, in words; "" if none is, None if modules were not compared.
     """
 
     limits: Mapping[Quantity, float]
@@ -302,14 +304,14 @@ class LayoutComparison:
 
     @property
     def first(self) -> Quantity | None:
-        """The first that is beyond its limit."""
+        """The first quantity whose deviation exceeds its limit, or None."""
         return first_beyond(self._worst(), self.limits)
 
     def _worst(self) -> dict[Quantity, float]:
         return {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
 
     def record(self, rank: RankContext) -> None:
-        """Record the deviations up to the first that is beyond its limit: the others follow from it."""
+        """Record the deviations up to the first that exceeds its limit: the later ones follow from it."""
         worst, first = self._worst(), self.first
         for name, parts in _PARTS.items():
             reached = [q for q in worst if q.part in parts and (first is None or q[:2] <= first[:2])]
@@ -317,12 +319,15 @@ class LayoutComparison:
                 continue
             quantity = first if first in reached else max(reached, key=lambda q: times_beyond(worst[q], self.limits[q]))
             value = worst[quantity]
-            facts: dict[str, Scalar] = {**self._narrow(), **({SAID: self._told(quantity)} if quantity == first else {})}
+            facts: dict[str, Scalar] = {
+                **self._narrow(),
+                **({SAID: self._message(quantity)} if quantity == first else {}),
+            }
             where = "; ".join(filter(None, [f"{CONTROLS} controls", self.narrow]))
             bounds = [Bound(side="most", value=self.limits[quantity], where=where)]
             rank.notebook.note(name, value if math.isfinite(value) else None, at={}, facts=facts, bounds=bounds)
 
-    def _told(self, first: Quantity) -> str:
+    def _message(self, first: Quantity) -> str:
         what = {
             WEIGHTS: f"{first.name} before step {first.step}",
             LOSS: f"the loss of step {first.step}",
@@ -335,11 +340,11 @@ class LayoutComparison:
         holders = {i: each[first] for i, each in enumerate(self.seen) if first in each}
         ranks = [str(i) for i, one in holders.items() if not one.deviation <= self.limits[first]]
         where = f" on rank {', '.join(ranks)} alone" if len(ranks) < len(holders) else ""
-        told = f"{what} deviates first{more}{where}"
+        message = f"{what} deviates first{more}{where}"
         if all(one == MISSING for one in holders.values()):
             return f"{what} is missing{more}"
         if NOT_FINITE in holders.values():
-            return f"{told}: it is not finite"
+            return f"{message}: it is not finite"
         saved = ", and whether they were saved and loaded" if first.step > 1 else ""
         check = {
             WEIGHTS: "check the initialisation" if first.step == 1 else "check what was saved and loaded",
@@ -352,7 +357,7 @@ class LayoutComparison:
             else "it is a buffer, so check the forward pass, and who sends it",
         }
         narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
-        return f"{told}: {self.module or check[first.part]}{narrow}"
+        return f"{message}: {self.module or check[first.part]}{narrow}"
 
     def _cause(self, off: Sequence[Quantity]) -> str:
         seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
@@ -380,7 +385,6 @@ class LayoutComparison:
 
     @staticmethod
     def _lacks(seen: Mapping[Quantity, Seen], gradient: Quantity) -> bool:
-        """Whether a rank has a weight, and no gradient of it."""
         return gradient not in seen and gradient._replace(part=STATE) in seen
 
     def _factor(self, loss: Quantity) -> str:
@@ -397,7 +401,7 @@ class LayoutComparison:
 
 
 def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
-    """Pairs of ranks that drew the same random numbers for other samples, or other ones for the same samples."""
+    """Describe pairs of ranks with equal random numbers for different samples, or different ones for equal samples."""
     by_rank: list[Sequence[Draw]] = exchanged(draws, rank.gather)
     conflicts = []
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
@@ -410,7 +414,7 @@ def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
 
 
 def _draws_the_same(a: Draw, b: Draw) -> bool | None:
-    """By the masks, whichever generator they are of, else by the state of torch's; None: nothing is drawn."""
+    """Compare dropout masks, or the states of torch's generator if there are none; None if nothing is drawn."""
     if a.masks and b.masks:
         return a.masks == b.masks
     return a.state == b.state if a.is_used else None

@@ -1,8 +1,8 @@
-"""How far a training may be from its float64 reference: as far as equal mathematics are. Pure.
+"""Limits on the distance of a training from its float64 reference: what roundings alone explain. Pure.
 
 A control is the same training on one rank, its samples in another order: equal mathematics, other roundings. A quantity
-deviates where it is further from the reference than all controls together, times how far controls are apart. That is
-the only rule; nobody chooses a tolerance.
+deviates if it is further from the float64 reference than all controls together, times the ratio of the furthest control
+to the nearest. That is the only rule; nobody chooses a tolerance.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 WEIGHTS, LOSS, GRADIENT, STATE = range(4)
-"""What is compared of a step, in its order; weights are those that the training starts with."""
+"""Parts of a step in their order: weights before it, loss, gradients, and the state after its update."""
 
 
 class Quantity(NamedTuple):
-    """What is compared: of a step, from 1, the loss, or the gradient or state of one parameter."""
+    """Quantity of a step, counted from 1: its loss, or the weight, gradient or state of one name."""
 
     step: int
     part: int
@@ -25,9 +25,9 @@ class Quantity(NamedTuple):
 
 
 def limits_of(controls: Sequence[Mapping[Quantity, float]]) -> dict[Quantity, float]:
-    """The largest deviation of each quantity that equal mathematics explain: the same in each step.
+    """Return the largest deviation of each quantity that roundings alone explain, equal for all steps.
 
-    In a step a few numbers may meet the reference by chance, so the largest deviation of all steps counts.
+    In one step a few numbers may match the float64 reference by chance, so a control's largest of all steps counts.
     """
     largest: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0] * len(controls))
     for quantity in controls[0]:
@@ -40,14 +40,14 @@ def limits_of(controls: Sequence[Mapping[Quantity, float]]) -> dict[Quantity, fl
 
 
 def times_beyond(deviation: float, limit: float) -> float:
-    """A deviation over its limit; infinite where none is allowed, or it is no number."""
+    """Return a deviation over its limit: infinite if it is NaN, or above a limit of 0."""
     if math.isnan(deviation):
         return math.inf
     return deviation / limit if limit else (math.inf if deviation else 0.0)
 
 
 def first_beyond(deviations: Mapping[Quantity, float], limits: Mapping[Quantity, float]) -> Quantity | None:
-    """The first quantity that deviates; of one part of a step that which is furthest beyond its limit."""
+    """Return the first quantity above its limit, or None; of one part of a step, the one furthest above."""
     beyond = [quantity for quantity, found in deviations.items() if not found <= limits[quantity]]
     if not beyond:
         return None

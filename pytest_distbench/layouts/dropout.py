@@ -1,4 +1,4 @@
-"""Dropout: off where values are compared, and its masks where random numbers are."""
+"""Dropout: switched off to compare values, its masks recorded to compare random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALL = (*_MASKS, "alpha_dropout", "feature_alpha_dropout")
 
 @contextmanager
 def without_dropout() -> Iterator[None]:
-    """Drop nothing out meanwhile, in modules of torch.nn and in its functions."""
+    """Switch dropout off meanwhile, in modules of torch.nn and in its functions."""
     attend = getattr(functional, _ATTENTION)
 
     def attended(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +35,7 @@ def without_dropout() -> Iterator[None]:
 
 @contextmanager
 def masks_kept(masks: list[str]) -> Iterator[None]:
-    """Append what tells one mask of dropout from another, of each that is drawn meanwhile."""
+    """Append shape and SHA-256 of each dropout mask that is drawn meanwhile and drops anything."""
 
     def keeping(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         signature = inspect.signature(real)

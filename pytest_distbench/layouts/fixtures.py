@@ -37,17 +37,17 @@ class Equivalent:
         simulated_ranks: int | None = None,
         **options: Unpack[ShapeKeywords],
     ) -> Run:
-        """Train under a layout, and fail the test where that differs from one rank by more than roundings do.
+        """Train under a layout, and fail the test if that differs from one rank by more than roundings do.
 
-        The reference is the training on one rank in float64. Controls are the training on one rank in ``precision``,
-        with the samples of each batch in another order: what they differ by is the bound. Judged are
+        The float64 reference is the training on one rank. Controls are the training on one rank in ``precision``,
+        with the samples of each batch in another order: the bound follows from their distances. Judged are
         ``loss_deviation``, ``gradient_deviation`` and ``state_deviation`` (parameters and buffers after each update),
         ``random_conflicts``, against a baseline ``loss_curve`` and ``step_time``, and the communication fingerprint.
 
         Args:
             training: a ``TrainSpec`` in a file: ``"gpt.py::gpt"``.
             layout: a row of ``LAYOUTS`` in ``layouts/layouts.py``, or one of the training's own.
-            steps: that are compared.
+            steps: number of steps to compare.
             precision: ``float32``, or ``bfloat16`` and ``float16`` for autocast, the latter with a scaled loss.
             simulated_ranks: ranks of the layout in one process, with true values but neither times nor memory. For
                 ``tensor_parallel`` and layouts of the training's own.
@@ -81,9 +81,9 @@ class Equivalent:
             model: ``transformers:NAME``, or ``file.py::make``: a function that returns a module and a batch, such that
                 ``module(**batch)`` or ``module(*batch)`` is a loss, or has one as ``loss``: a mean over samples, or
                 over the ``labels`` of a batch.
-            layout: as above.
-            steps: as above.
-            seed: of the weights.
+            layout: as in :meth:`__call__`.
+            steps: as in :meth:`__call__`.
+            seed: seed of the weights.
         """
         self._distbench.skip_without_timings("equivalent compares values")
         given = self._distbench.arguments("equivalent.model")

@@ -1,6 +1,6 @@
 """Small models of transformers, with their own plans. All that is private to transformers is in this file.
 
-Its configuration says how a model is built. Sizes are made small, and what makes it this model is kept: tied weights,
+A model is built from its configuration. Sizes are reduced; what is particular to the model stays: tied weights,
 windows, experts, norms, and one layer of each kind. Weights are random; nothing is downloaded.
 """
 
@@ -80,7 +80,7 @@ _SIZES = {
     }.items()
     for name in names.split()
 }
-"""The most that a configuration may have of each size."""
+"""Largest value of each size in a small configuration."""
 
 _UNSET = {"head_dim": _HEAD, "num_key_value_heads": _HEADS, "num_experts_per_tok": 2}  # where a default is None
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -90,11 +90,11 @@ _NUMBERS_OF_LAYERS = ("full_attn_idxs", "moe_layers", "kv_source_layers")  # lis
 
 
 def maker_of(name: str) -> tuple[Any, Callable[[], Any]]:
-    """The configuration of a model, made small, and a function that makes the model.
+    """Return a model's configuration, made small, and a function that makes the model.
 
     Raises:
         BodyError: transformers has no such model.
-        SkipTest: it cannot be built small.
+        SkipTest: it cannot be built small, or takes more than tokens.
     """
     if name not in CONFIG_MAPPING_NAMES:
         near = " or ".join(difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3, cutoff=0))
@@ -115,7 +115,7 @@ def maker_of(name: str) -> tuple[Any, Callable[[], Any]]:
 
 
 def training(rank: RankContext, name: str) -> TrainSpec:
-    """What is trained of a model: the next token, of random ones.
+    """Return a training that predicts the next token of random sequences.
 
     Raises:
         BodyError: transformers has no such model.
@@ -161,7 +161,7 @@ def training(rank: RankContext, name: str) -> TrainSpec:
 
 
 def layouts_of(config: Any) -> dict[str, Callable[[Pass], object]]:
-    """The layouts that a configuration of transformers has a plan of."""
+    """Return the layouts that a configuration of transformers has a plan for."""
     return {"tensor_parallel": _own_plan} if getattr(config, "base_model_tp_plan", None) else {}
 
 
@@ -177,7 +177,7 @@ class _Data:
     """Samples of random tokens: enough for two micro-batches of each rank.
 
     Attributes:
-        left_out: samples for which others were drawn.
+        left_out: number of samples that were replaced.
     """
 
     def __init__(self, samples: int) -> None:
@@ -194,7 +194,7 @@ class _Data:
         return tokens[:, :-1], tokens[:, 1:]
 
     def read(self, kept: Path) -> bool:
-        """Draw as an earlier launch of this run has found; whether one has."""
+        """Read the draws that an earlier launch of this run stored; return whether there are any."""
         if not kept.exists():
             return False
         self.left_out, draws = json.loads(kept.read_text())
@@ -207,10 +207,10 @@ class _Data:
         made.replace(kept)  # whole, or not there; ranks find the same
 
     def leave_out_near_ties(self, make: Callable[[], Any], seed: int, steps: int) -> None:
-        """Draw other samples where a router finds two experts about equally good: it then chooses by its rounding.
+        """Replace samples for which a router scores two experts almost equally: roundings would choose.
 
         Raises:
-            SkipTest: it does in whatever samples.
+            SkipTest: samples with near ties are left after all rounds.
         """
         for _ in range(_ROUNDS):
             torch.manual_seed(seed)
@@ -239,11 +239,11 @@ class _Data:
 
 
 class _NearTies(TorchFunctionMode):
-    """Sees which samples are near a tie, of all choices of the best of several.
+    """Records the samples for which a ``topk`` is close to a tie.
 
     Attributes:
-        samples: their numbers.
-        has_choices: whether there was one.
+        samples: their indices in the batch.
+        has_choices: whether ``topk`` was called.
     """
 
     def __init__(self, samples: int) -> None:
@@ -269,13 +269,12 @@ class _NearTies(TorchFunctionMode):
 
 
 def _outputs(found: Any) -> torch.Tensor:
-    """Logits; of a model without a head its features."""
     logits: torch.Tensor | None = getattr(found, "logits", None)
     return found[0] if logits is None else logits
 
 
 def _small(name: str, modeling: str) -> Any:
-    """The configuration of a model, made small. ``modeling`` is the source of its model."""
+    """Return a model's configuration, made small; ``modeling`` is the source of its module."""
     kind = CONFIG_MAPPING[name]
     usual: dict[str, Any] = kind().to_dict()
     given: dict[str, Any] = {
@@ -313,7 +312,7 @@ def _small(name: str, modeling: str) -> Any:
 
 
 def _few_layers(usual: Mapping[str, Any]) -> dict[str, Any]:
-    """One layer of each kind, at least two; kinds are told by what lists have of each layer, or by a period."""
+    """Keep one layer of each kind, at least two; kinds differ in lists with a value per layer, or follow a period."""
     count = next((usual[key] for key in _LAYERS if type(usual.get(key)) is int), 0)
     lists = {
         key: value
@@ -348,12 +347,11 @@ def _maker(name: str, config: Any, module: Any) -> Callable[[], Any]:
 
 
 def _base(model: Any) -> Any:
-    """The model without its head."""
     return getattr(model, model.base_model_prefix, model)
 
 
 def _own_plan(run: Pass) -> None:
-    """Tensor parallelism by the model's own ``tp_plan``."""
+    """Train with tensor parallelism by the model's own ``tp_plan``."""
     model: Any = run.model()
     mesh = init_device_mesh(run.rank.device.type, (run.of,), mesh_dim_names=("tp",))
     for name in model.all_tied_weights_keys:  # as in from_pretrained: what is tied is sharded twice, and tied then
@@ -371,10 +369,9 @@ def _stages(model: Any, ranks: int, plan: Mapping[str, object]) -> Any:
 
 
 class _Stages:
-    """The model cut into stages of layers, each made when it is asked for: modules of the others become identities.
+    """Pipeline stages of a model, each made on access: modules of other stages become identities.
 
-    What its ``pp_plan`` has before the layers is of the first stage; what it has behind them, and the head, of the
-    last.
+    Modules before the layers in its ``pp_plan`` are in the first stage; those behind them, and the head, in the last.
     """
 
     def __init__(self, model: Any, ranks: int, plan: Mapping[str, object]) -> None:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def read_models(text: str) -> str | None:
-    """The option's value, once it is sure that it can be used; None: it cannot."""
+    """Check the value of ``--distbench-model`` and return it, or None if it names no model."""
     return text if list(_split(text)) else None
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
-    """The file or library of each model, and its name there: ``transformers:a,b,file.py::make``.
+    """Yield the file or library of each model, and its name there: ``transformers:a,b,file.py::make``.
 
     Raises:
         ConfigurationError: a part names no model.
@@ -52,13 +52,13 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
 
 
 def preload(text: str) -> list[str]:
-    """Modules that ranks of these models import, once for all of them."""
+    """Return the modules that the ranks of these models need, to import them once for all."""
     libraries = dict.fromkeys(place for place, _ in _split(text) if place in LIBRARIES)
     return [f"{__package__}.from_{name}" for name in libraries if not why_no_library(name)]
 
 
 class ModelCollector(pytest.Module):
-    """The models of one library or file, as a module whose tests they are."""
+    """Collector of the models of one library or file, as the tests of a module."""
 
     place: str
 
@@ -73,12 +73,12 @@ class ModelCollector(pytest.Module):
 
 
 def collectors(session: pytest.Session, text: str, folder: Path) -> Iterator[ModelCollector]:
-    """Of the models that were asked for.
+    """Yield a collector for each library or file of the models in the option.
 
     Args:
-        session: whose root directory they are in.
-        text: of the option.
-        folder: that paths in it are relative to.
+        session: session that collects; a library's path is below its root directory.
+        text: value of the option.
+        folder: directory that its paths are relative to.
     """
     by_place: dict[str, list[str]] = {}
     for place, name in _split(text):

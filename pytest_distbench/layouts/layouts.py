@@ -1,4 +1,4 @@
-"""LAYOUTS, a row for each way to spread a training over ranks. One of your own is such a function."""
+"""LAYOUTS: a row for each way to spread a training over ranks. A layout of your own is a function of a Pass."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Layout(NamedTuple):
     """A way to spread a training over ranks.
 
     Attributes:
-        train: trains under it.
-        proof: collectives of a step without which it is not what its name says.
-        needs: fields of the TrainSpec without which it cannot train.
-        can_be_simulated: torch's ``LocalTensorMode`` has the values of its ranks.
+        train: function that trains under it.
+        proof: collectives that a step must send to be what the name says.
+        needs: fields of the TrainSpec that it cannot train without.
+        can_be_simulated: whether torch's ``LocalTensorMode`` can compute its ranks.
     """
 
     train: Callable[[Pass], object]
@@ -42,12 +42,12 @@ def one(run: Pass) -> None:
 
 
 def ddp(run: Pass) -> None:
-    """Every rank has the network and a share of the batch; gradients are averaged."""
+    """Train with DDP: every rank has the network and a share of the batch; gradients are averaged."""
     run.train(_ddp(run, run.model()), index=run.index, of=run.of)
 
 
 def accumulation(run: Pass) -> None:
-    """DDP, in two micro-batches, of which the first sends nothing."""
+    """Train with DDP in two micro-batches, of which the first sends nothing."""
     model = _ddp(run, run.model())
 
     def around(is_last: bool) -> AbstractContextManager[object]:  # noqa: FBT001 the only argument
@@ -57,7 +57,7 @@ def accumulation(run: Pass) -> None:
 
 
 def checkpointing(run: Pass) -> None:
-    """DDP, whose blocks are computed again in the backward pass."""
+    """Train with DDP, and compute blocks again in the backward pass."""
     model = run.model()
     blocks = list(_asked(run, "blocks")(model))
     if not blocks:
@@ -68,19 +68,19 @@ def checkpointing(run: Pass) -> None:
 
 
 def compiled(run: Pass, backend: str = "aot_eager") -> None:
-    """DDP of a compiled network."""
+    """Train a compiled network with DDP."""
     model = run.model()
     model.compile(backend=backend)
     run.train(_ddp(run, model), index=run.index, of=run.of)
 
 
 def fsdp2(run: Pass) -> None:
-    """Every rank has a part of each tensor, and gathers the others block by block."""
+    """Train with FSDP2: every rank has a shard of each tensor, and gathers the others block by block."""
     run.train(_fsdp2(run, run.model()), index=run.index, of=run.of)
 
 
 def tensor_parallel(run: Pass) -> None:
-    """Ranks share matrices; each has the whole batch."""
+    """Train with matrices sharded over ranks; each rank has the whole batch."""
     from torch.distributed.tensor.parallel import parallelize_module
 
     model = run.model()
@@ -89,7 +89,7 @@ def tensor_parallel(run: Pass) -> None:
 
 
 def pipeline(run: Pass) -> None:
-    """Every rank has some of the layers; as many micro-batches as ranks go through them (GPipe)."""
+    """Train with GPipe: every rank has some of the layers; as many micro-batches as ranks go through them."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
     own = _asked(run, "stages")(run.model(), run.of)[run.index]
@@ -121,17 +121,17 @@ def pipeline(run: Pass) -> None:
 
 
 def resume(run: Pass) -> None:
-    """FSDP2, saved after half of the steps and loaded into a network and an optimizer that are new."""
+    """Train with FSDP2; after half of the steps save, load into a new network and optimizer, and go on."""
     _train_in_two(run, _fsdp2, _fsdp2)
 
 
 def reshard_to_one(run: Pass) -> None:
-    """FSDP2, saved after half of the steps; rank 0 loads it, and goes on without a layout."""
+    """Train with FSDP2; after half of the steps save, load on rank 0, and go on without a layout."""
     _train_in_two(run, _fsdp2, None)
 
 
 def reshard_from_one(run: Pass) -> None:
-    """Rank 0 without a layout, saved after half of the steps; all ranks load it, and go on with FSDP2."""
+    """Train on rank 0 without a layout; after half of the steps save, load on all ranks, and go on with FSDP2."""
     _train_in_two(run, None, _fsdp2)
 
 
@@ -139,7 +139,7 @@ Wrap = Callable[[Pass, nn.Module], nn.Module] | None  # wraps a network for all 
 
 
 def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
-    """Train with one wrapper, save, load into another one, and go on. Without a half with the one of all ranks."""
+    """Train under ``first``, save at ``run.half``, load into ``second``, and go on; without a half train under one."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
     here = dist.new_group([0])
@@ -189,8 +189,7 @@ def _begin(run: Pass, wrap: Wrap, seed: int) -> tuple[nn.Module, Updates] | tupl
 
 
 def _phase(run: Pass, name: str) -> AbstractContextManager[object]:
-    """A phase of the first pass alone: one in search of a module goes the same way again."""
-    return run.rank.phase(name) if run.recorder is None else nullcontext()
+    return run.rank.phase(name) if run.recorder is None else nullcontext()  # a search trains again, and is not timed
 
 
 def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
@@ -264,4 +263,4 @@ LAYOUTS: dict[str, Layout] = {
     "reshard_to_one": Layout(reshard_to_one, _GATHERS),
     "reshard_from_one": Layout(reshard_from_one, _GATHERS),
 }
-"""By the name that ``equivalent`` takes."""
+"""Layouts by the name that ``equivalent`` takes."""

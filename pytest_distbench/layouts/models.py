@@ -1,4 +1,4 @@
-"""What ranks compare of a model that comes without a TrainSpec: one of transformers, or what a function makes."""
+"""Comparison of models without a TrainSpec: those of transformers, and those that a function makes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IGNORED = -100  # a target that cross-entropy leaves out
 
 
 def compare_model(rank: RankContext) -> None:
-    """Compare a model of a library with one rank: ``rank.params["model"]`` is ``transformers:NAME``."""
+    """Compare a library's model under a layout with one rank: ``rank.params["model"]`` is ``transformers:NAME``."""
     library, _, name = rank.params["model"].partition(":")
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
     try:
@@ -44,7 +44,7 @@ def compare_model(rank: RankContext) -> None:
 
 
 def compare_made(rank: RankContext, make: object) -> None:
-    """Compare what a function makes, a module and a batch, with one rank; or a TrainSpec."""
+    """Compare a TrainSpec, or the module and batch that a function makes, under a layout with one rank."""
     function = make.model if isinstance(make, TrainSpec) else make
     file = getattr(getattr(function, "__code__", None), "co_filename", "")  # each of two revisions has its own
     if not isinstance(make, TrainSpec):
@@ -55,7 +55,7 @@ def compare_made(rank: RankContext, make: object) -> None:
 
 
 def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: AbstractContextManager[None]) -> None:
-    """Compare a training, once each rank alone has computed a step of it, in the context ``alone``."""
+    """Compare a training after each rank alone has computed a step of it, in the context ``alone``."""
     layout = rank.params["layout"]
     known = LAYOUTS.get(layout)
     if layout not in training.layouts and known is not None:
@@ -75,7 +75,7 @@ def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: Abst
 
 
 def together(rank: RankContext, compute: Callable[[], Any]) -> Any:
-    """Compute something on each rank; where one skips, all do, once the slowest has computed it. A collective call."""
+    """Call ``compute`` on each rank, and skip on all ranks if it skips on one. A collective call."""
     found, reason = None, ""
     try:
         found = compute()
@@ -95,9 +95,9 @@ _WITHOUT = {
 
 
 def _training(make: Callable[[], object]) -> TrainSpec:
-    """The training of what a function makes; its batch is that of each step.
+    """Make a TrainSpec of a function that returns a module and a batch; each step has that batch.
 
-    The inputs of the TrainSpec are numbers of samples, of which the module then gets the rows.
+    Inputs of the TrainSpec are indices of samples; the module gets those rows of the batch.
     """
 
     def made() -> tuple[nn.Module, Mapping[str, Any] | tuple[Any, ...]]:
@@ -163,7 +163,7 @@ def _training(make: Callable[[], object]) -> TrainSpec:
 
 
 def _labels(batch: Mapping[str, Any] | tuple[Any, ...]) -> torch.Tensor | None:
-    """What the loss may be a mean over, in place of samples: tensors of which numbers are ignored, or named so."""
+    """Return the labels that the loss may be a mean over, or None if only samples are left."""
     named = batch if isinstance(batch, Mapping) else dict(enumerate(batch))
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim()}
     ignoring = [value for value in tensors.values() if not value.is_floating_point() and (value == _IGNORED).any()]
@@ -174,7 +174,6 @@ def _labels(batch: Mapping[str, Any] | tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _layouts_of(module: Any) -> Mapping[str, Callable[[Pass], object]]:
-    """Those that a model of a library has a plan of."""
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(module, transformers.PreTrainedModel) or why_no_library("transformers"):
         return {}
@@ -184,9 +183,9 @@ def _layouts_of(module: Any) -> Mapping[str, Callable[[Pass], object]]:
 
 
 def _terms(make: Callable[[], nn.Module], labels: torch.Tensor) -> Callable[[torch.Tensor], int]:
-    """What the loss is a mean over: labels that are not ignored, those of them behind the first of a row, or samples.
+    """Return what counts the terms of the loss: labels not ignored, those behind the first of a row, or samples.
 
-    A shifted loss leaves the first out. The losses of single samples show which it is: weighted so, they make the loss.
+    A shifted loss leaves the first out. Losses of single samples show which it is: weighted so, they make the loss.
     """
     counts: list[Callable[[torch.Tensor], int]] = [*(partial(_count, first=first) for first in (0, 1)), len]
     samples = torch.arange(len(labels)).split(1)

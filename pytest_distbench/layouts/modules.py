@@ -1,7 +1,7 @@
-"""Modules of a network under a layout: the first that takes, puts out or passes back what one rank does not.
+"""Search for the first module of a network whose inputs, outputs or gradients differ under a layout.
 
-Of one step a :class:`Recorder` keeps what each module takes and puts out, and the gradients of both. A rank may have
-the reference's, a slice of it along one dimension, or a summand whose sum over ranks is the reference's.
+A :class:`Recorder` keeps the inputs and outputs of each module in one step, and the gradients of both. A rank may have
+the value of the float64 reference, a slice of it along one dimension, or a summand: all ranks' summands add up to it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.distributed.tensor import DTensor
 from pytest_distbench.layouts.deviations import Quantity
 
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-"""What wrappers add to the names of parameters and modules."""
+"""Parts that wrappers add to the names of parameters and modules."""
 
 
 class Place(NamedTuple):
-    """One of the tensors that a module, by its name, takes or puts out."""
+    """Input or output of a module, by the module's name and the tensor's position."""
 
     module: str
     is_output: bool
@@ -40,29 +40,29 @@ Kept = dict[Place, torch.Tensor]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU in float64."""
+    """Return a copy on the CPU in float64."""
     return tensor.detach().to("cpu", torch.float64, copy=True)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor the whole. Of such a one a collective call."""
+    """Return the full tensor. A collective call for a DTensor."""
     found: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return found
 
 
 class Recorder:
-    """What modules take and put out in one step, with gradients. Of a module's calls the first with a gradient counts.
+    """Inputs and outputs of modules in one step, with gradients; of a module's calls, the first with a gradient.
 
-    Hooks of tensors give the gradients: those of modules raise behind what changes its input in place.
+    Gradients come from hooks of tensors: hooks of modules raise if their tensor is changed in place.
 
     Attributes:
-        step: that is recorded.
-        values: in order of the calls.
-        gradients: in order of the backward pass; those of one tensor in reverse order of the calls.
-        calls: of each module.
-        classes: of the modules, by their names.
-        takers: of a tensor with a gradient, the modules that take it.
-        regions: modules that are compiled, so that nothing inside of them is recorded; in eager mode none.
+        step: number of the step that is recorded.
+        values: tensors in order of the calls.
+        gradients: tensors in order of the backward pass; those of one tensor in reverse order of the calls.
+        calls: number of calls of each module.
+        classes: name of each module's class, by the module's name.
+        takers: modules that take a tensor, for each tensor with a gradient.
+        regions: compiled modules, inside of which nothing is recorded; empty in eager mode.
     """
 
     def __init__(self, step: int, *, is_eager: bool = False) -> None:
@@ -81,7 +81,7 @@ class Recorder:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Record meanwhile."""
+        """Record the modules of a network meanwhile."""
         compiled = {module: call for module in model.modules() if (call := module._compiled_call_impl) is not None}
         hooks = []
         for name, module in model.named_modules():
@@ -109,18 +109,18 @@ class Recorder:
             self._choose()
 
     def see_outputs(self, outputs: Any) -> None:
-        """Keep what the network puts out, where it is compiled as a whole, so that no module was seen."""
+        """Keep the network's outputs if it is compiled as a whole, so that no module was recorded."""
         if not self._values:
             self.regions.add("")
             self._keep("", outputs, is_output=True)
 
     def see_loss(self, loss: torch.Tensor) -> None:
-        """Keep what the loss is multiplied by, before it is differentiated."""
+        """Keep the factor that a layout multiplies the loss by: the loss's own gradient."""
         if loss.requires_grad and _is_recorded():
             loss.register_hook(partial(self._take, _LOSS, 0))
 
     def _choose(self) -> None:
-        """Of each module's calls keep one. Of checkpoints that are reentrant the first has no gradient."""
+        """Keep one call of each module: the first of a reentrant checkpoint has no gradient."""
         chosen: dict[str, int] = {}
         for place, call in self._gradients:
             if place != _LOSS:
@@ -184,7 +184,6 @@ _TRIALS = {"_forward_metadata_inference", "_shape_inference"}  # of a pipeline, 
 
 
 def _is_recorded() -> bool:
-    """Whether a call is one of the training's, and is not being compiled."""
     if torch.compiler.is_compiling():
         return False
     frames = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
@@ -200,7 +199,7 @@ def _kept(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class OfRank(NamedTuple):
-    """What a rank has recorded."""
+    """Record of one rank: values and gradients by place, calls by module, and compiled modules."""
 
     values: Kept
     gradients: Kept
@@ -209,7 +208,7 @@ class OfRank(NamedTuple):
 
 
 def of_ranks(recorder: Recorder, gather: Callable[[bytes], Sequence[bytes]]) -> list[OfRank]:
-    """What each rank has recorded, in whole tensors. A collective call."""
+    """Return the record of each rank, in whole tensors where all ranks have them. A collective call."""
     parts = recorder.values, recorder.gradients
     distributed = [sorted(place for place, tensor in part.items() if isinstance(tensor, DTensor)) for part in parts]
     for part, own, each in zip(parts, distributed, zip(*exchanged(distributed, gather), strict=True), strict=True):
@@ -222,7 +221,7 @@ def of_ranks(recorder: Recorder, gather: Callable[[bytes], Sequence[bytes]]) -> 
 def of_simulated(
     recorder: Recorder, values: Callable[[torch.Tensor], Sequence[torch.Tensor]], ranks: int
 ) -> list[OfRank]:
-    """What each rank of a simulation has recorded, of the values of all ranks."""
+    """Return the record of each simulated rank; ``values`` returns a tensor's value on each of them."""
 
     def of_all(part: Kept) -> dict[Place, Sequence[torch.Tensor]]:
         return {place: values(copied(whole(tensor))) for place, tensor in part.items()}
@@ -235,14 +234,14 @@ def of_simulated(
 
 
 def exchanged(own: Any, gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
-    """What each rank has of something. A collective call."""
+    """Gather an object of each rank, in order of ranks. A collective call."""
     packed = io.BytesIO()
     torch.save(own, packed)
     return [torch.load(io.BytesIO(data), weights_only=False) for data in gather(packed.getvalue())]
 
 
 def deviations_of(reference: Recorder, control: Recorder) -> dict[Quantity, float]:
-    """How far one rank is off in each place, by what :func:`quantity_of` names it."""
+    """Return how far a control is off at each place, by :func:`quantity_of`."""
     found = {}
     scale = control.gradients.get(_LOSS, torch.ones(()))
     for is_backward, (rights, owns) in enumerate(
@@ -256,12 +255,12 @@ def deviations_of(reference: Recorder, control: Recorder) -> dict[Quantity, floa
 
 
 def quantity_of(place: Place, *, is_backward: bool) -> Quantity:
-    """The name of a place's value, or gradient, where limits are kept."""
+    """Return the key of a place's value, or gradient, among the limits."""
     return Quantity(1, int(is_backward), repr(tuple(place)))
 
 
 def distance(found: torch.Tensor, right: torch.Tensor, whole: torch.Tensor) -> float:
-    """Over the norm of the whole."""
+    """Return the norm of the difference over the norm of ``whole``, or infinity if that is not finite."""
     over = float((found - right).norm()) / (float(whole.norm()) or 1.0)
     return over if math.isfinite(over) else math.inf
 
@@ -270,16 +269,16 @@ RIGHT, SUMMAND, UNKNOWN, WRONG = range(4)
 
 
 class Search:
-    """The search for the first module whose output, or gradient, ranks have not as the reference has it.
+    """Search for the first module whose output or gradient differs from the float64 reference.
 
     Args:
-        reference: of the whole batch on one rank in float64.
-        ranks: what each has.
-        limits: of values and gradients, by :func:`quantity_of`.
+        expected: record of the whole batch on one rank in float64.
+        ranks: record of each rank.
+        limits: largest deviation of each value and gradient, by :func:`quantity_of`.
     """
 
-    def __init__(self, reference: Recorder, ranks: Sequence[OfRank], limits: Mapping[Quantity, float]) -> None:
-        self._reference = reference
+    def __init__(self, expected: Recorder, ranks: Sequence[OfRank], limits: Mapping[Quantity, float]) -> None:
+        self._expected = expected
         self._ranks = ranks
         self._limits = limits
         self._positions: dict[tuple[int, int, int, int], torch.Tensor] = {}
@@ -290,29 +289,29 @@ class Search:
         self._scales = [rank.gradients.get(_LOSS, scales[0] if scales else torch.ones(())) for rank in ranks]
 
     def sentence(self) -> str:
-        """The first module at fault, with the rank and how far it is off; empty: none is."""
+        """Describe the first module at fault, with the rank and how far it is off; "" if none is."""
         return self._first(is_backward=False) or self._shares() or self._first(is_backward=True)
 
     def _first(self, *, is_backward: bool) -> str:
-        order = list(self._reference.gradients if is_backward else self._reference.values)
+        order = list(self._expected.gradients if is_backward else self._expected.values)
         order = [place for place in order if self._holders(place, is_backward=is_backward)]
         forms: list[int] = []
         for i, place in enumerate(order):
             forms.append(self._form(place, is_backward=is_backward))
             if forms[i] == WRONG:
-                return self._told(order[: i + 1], forms, is_backward=is_backward)
+                return self._message(order[: i + 1], forms, is_backward=is_backward)
         return ""
 
     def _shares(self) -> str:
-        """Where ranks together have only a part, or two of them the same one; empty: all of it is there.
+        """Describe the first tensor of which ranks together lack a part; "" if there is none.
 
-        Each place has its own: of the tokens that a router gives to an expert a rank may have any number.
+        Parts are followed place by place: a rank may have any number of the tokens that a router gives to an expert.
         """
-        calls = self._reference.calls
+        calls = self._expected.calls
         if any(count > calls[name] for rank in self._ranks for name, count in rank.calls.items()):
             return ""  # of several micro-batches the first was recorded
         for (place, dim), own in self._slices.items():
-            right = self._reference.values[place]
+            right = self._expected.values[place]
             is_complete = len(torch.cat([*own.values()]).unique()) == right.shape[dim]
             # Each rank counts its own from 0, so numbers of samples are nobody's; but those that the network is given
             # are tokens.
@@ -330,7 +329,7 @@ class Search:
 
     @property
     def regions(self) -> set[str]:
-        """Modules that are compiled."""
+        """Names of the modules that are compiled."""
         return set().union(*(rank.regions for rank in self._ranks))
 
     def _holders(self, place: Place, *, is_backward: bool) -> dict[int, torch.Tensor]:
@@ -345,7 +344,7 @@ class Search:
         return {i: rank.values[place] for i, rank in enumerate(self._ranks) if place in rank.values}
 
     def _form(self, place: Place, *, is_backward: bool) -> int:
-        right = (self._reference.gradients if is_backward else self._reference.values)[place]
+        right = (self._expected.gradients if is_backward else self._expected.values)[place]
         self._limit = limit = self._limits[quantity_of(place, is_backward=is_backward)]
         held = self._holders(place, is_backward=is_backward)
         self._wrong = []
@@ -367,14 +366,14 @@ class Search:
             if is_sum and any(multiple(found, right)[1] > limit for found in found_all):
                 return SUMMAND
             calls = max(rank.calls.get(place.module, 0) for rank in self._ranks)
-            if is_backward and calls > self._reference.calls[place.module]:
+            if is_backward and calls > self._expected.calls[place.module]:
                 return UNKNOWN  # a summand of one micro-batch
         return WRONG
 
     def _part(
         self, rank: int, found: torch.Tensor, right: torch.Tensor, limit: float, place: Place | None
     ) -> torch.Tensor | None:
-        """The part of the reference that a rank has, kept of a place; None: it cannot be compared."""
+        """Return the part of ``right`` that a rank has, and keep its indices; None if no part has that shape."""
         if found.shape == right.shape:
             return right
         if found.dim() != right.dim():
@@ -395,7 +394,7 @@ class Search:
                 return part
         return right.index_select(dim, tried[0] if tried else at)
 
-    def _told(self, order: Sequence[Place], forms: Sequence[int], *, is_backward: bool) -> str:
+    def _message(self, order: Sequence[Place], forms: Sequence[int], *, is_backward: bool) -> str:
         place, before = order[-1], [p for p, form in zip(order, forms, strict=False) if form != UNKNOWN][:-1]
         summands = {p[:2] for p, form in zip(order, forms, strict=False) if form == SUMMAND}
         sides = list(dict.fromkeys(p[:2] for p in before if p[:2] != place[:2]))
@@ -418,31 +417,30 @@ class Search:
         owner = place.module if is_own else self._caller(place.module)
         inside = [p for p in before if _is_inside(p.module, owner)]
         if is_own and not inside:
-            takers = self._reference.takers[place] if is_backward else [place.module]  # the gradient is that of all
+            takers = self._expected.takers[place] if is_backward else [place.module]  # the gradient is that of all
             inner = [each for each in takers if not any(_is_inside(other, each) for other in takers)]
             return f"{' or '.join(map(self._named, inner))}{self._compiled(place.module)}, {side}: {how}"
-        where = f"in {owner + '.' if owner else ''}forward ({self._reference.classes[owner]})"
+        where = f"in {owner + '.' if owner else ''}forward ({self._expected.classes[owner]})"
         if near := [p.module for p in inside if p.is_output != is_backward]:
             where += f", {'before' if is_backward else 'behind'} {near[-1]}"
         what = "" if is_own else f"what {place.module} {'puts out' if is_backward else 'takes'}: "
         return f"{where}, {side}: {what}{how}"
 
     def _caller(self, name: str) -> str:
-        """The module around it that is called."""
         words = name.split(".")[:-1]
-        while words and not self._reference.calls[".".join(words)]:
+        while words and not self._expected.calls[".".join(words)]:
             words.pop()
         return ".".join(words)
 
     def _named(self, name: str) -> str:
-        kind = self._reference.classes[name]
+        kind = self._expected.classes[name]
         return f"{name} ({kind})" if name else f"the network ({kind})"
 
     def _compiled(self, name: str) -> str:
         return ", compiled" if name in self.regions else ""
 
     def _how(self) -> str:
-        """Whose part is off, and in which way; of several ranks the one that is furthest off is described."""
+        """Describe which rank is off, and how; of several ranks the one that is furthest off."""
         rank, found, right, is_slice = max(self._wrong, key=lambda each: distance(each[1], each[2], each[2]))
         if len(self._wrong) < len(self._ranks):
             who = f"rank {rank}'s slice" if is_slice else f"rank {rank}'s"
@@ -452,7 +450,6 @@ class Search:
 
 
 def _pattern(found: torch.Tensor, right: torch.Tensor, ranks: int, limit: float) -> str:
-    """In which way something is off."""
     off = distance(found, right, right)
     if not math.isfinite(off):
         return "is not finite"
@@ -474,19 +471,18 @@ def _pattern(found: torch.Tensor, right: torch.Tensor, ranks: int, limit: float)
 
 
 def multiple(found: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
-    """The multiple that is nearest, and the distance from it."""
+    """Return the factor of the multiple of ``right`` nearest to ``found``, and the distance from it."""
     square = float(right.square().sum())
     factor = float((found * right).sum()) / square if square else 1.0
     return factor, distance(found, factor * right, right)
 
 
 def _nearest(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
-    """Where along a dimension a part of the reference is most like what was found."""
     return _distances(found, right, dim).argmin(1)
 
 
 def _firsts(right: torch.Tensor, dim: int, limit: float) -> torch.Tensor:
-    """Of each place along a dimension the first that is equal to it."""
+    """Return, for each index along a dimension, the first index with equal values."""
     are_equal = _distances(right, right, dim) <= limit * right.norm()
     return (are_equal * torch.arange(len(are_equal), 0, -1)).argmax(1)
 
@@ -497,7 +493,6 @@ def _distances(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tens
 
 
 def _rows(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """A matrix with a row for each place along a dimension; of a vector the rows have one number."""
     return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
 

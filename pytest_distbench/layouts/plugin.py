@@ -1,4 +1,4 @@
-"""The fixture of layouts, and models without a test file. What it hands out is imported when a test asks for it."""
+"""Fixture ``equivalent`` and option ``--distbench-model``; what they need is imported when it is used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _models(config: pytest.Config) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a path on the command line the models alone are collected, by the workers of pytest-xdist too."""
+    """Collect the models alone if the command line has no path, in workers of pytest-xdist too."""
     if not (models := _models(config)):
         return
     from pytest_distbench.layouts.items import preload
@@ -78,7 +78,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n`` all layouts of a model run in one worker: they share what is computed once for all of them."""
+    """Run all layouts of a model in one worker of ``-n``: they share what is computed once for all of them."""
     if not _models(config) or config.getvalue("dist") != "load":
         return None
     from xdist.scheduler import LoadScopeScheduling

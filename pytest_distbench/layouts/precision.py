@@ -1,7 +1,7 @@
-"""The highest precision that a network has: float64, but for operators, or a whole network, that only know float32.
+"""Highest precision of a network: float64, but for operators, or a whole network, that only know float32.
 
-What is computed in float32 is moved by about one rounding, at random. A reference that rounds as the controls do
-would be nearer to them than to a layout, and their distance from it no bound.
+Values in float32 get a random error of about one rounding. A float64 reference that rounds as the controls do would be
+nearer to them than to a layout, and their distance from it would be no bound.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Precision:
-    """How a reference computes.
+    """Precision in which a float64 reference computes.
 
     Attributes:
-        dtype: of its inputs and parameters.
-        narrow: operators without float64, by their names.
+        dtype: dtype of its inputs and parameters.
+        narrow: names of operators without float64.
     """
 
     def __init__(self, dtype: torch.dtype = torch.float64, mode: type[_Narrow] | None = None) -> None:
@@ -32,13 +32,13 @@ class Precision:
 
     @contextmanager
     def computing(self, model: nn.Module) -> Iterator[None]:
-        """Compute in it meanwhile, with a network whose parameters are in float64 before and after."""
+        """Compute in this precision meanwhile; parameters of the network are in float64 before and after."""
         drawn = torch.Generator().manual_seed(0)
         with _in_float32(model, drawn) if self.dtype == torch.float32 else self._mixed(drawn):
             yield
 
     def words(self) -> str:
-        """What has no float64; empty: nothing."""
+        """Say what has no float64, or return ""."""
         if self.dtype == torch.float32:
             return "the values of one rank are in float32, as the network has no float64"
         names = " and ".join(sorted(self.narrow))
@@ -59,7 +59,7 @@ class Precision:
 
 
 def highest(compute: Callable[[Precision], object]) -> Precision:
-    """The first precision in which something is computed without an error; in float64 alone nothing is in float32."""
+    """Return the highest precision in which ``compute`` works: float64, float64 with some float32, or float32."""
     for tried, precision in ((Precision(mode=_Refused), Precision()), (mixed := Precision(mode=_Mixed), mixed)):
         try:
             compute(tried)
@@ -71,7 +71,7 @@ def highest(compute: Callable[[Precision], object]) -> Precision:
 
 
 class _Narrow(TorchDispatchMode):
-    """What becomes of float32. ``narrow`` gets the names of operators without float64."""
+    """Base of modes that handle float32; ``narrow`` gets the names of operators without float64."""
 
     def __init__(self, narrow: set[str], drawn: torch.Generator) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Narrow(TorchDispatchMode):
 
 
 class _Refused(_Narrow):
-    """Refuses it: norms and routers often ask for it by name, as they are not to be in 16 bits."""
+    """Raises where a float32 is made: norms and routers often ask for one by name, to avoid 16 bits."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -90,7 +90,7 @@ class _Refused(_Narrow):
 
 
 class _Mixed(_Narrow):
-    """Makes a float64 of each float32 that is asked for, or meets one; operators without float64 get float32."""
+    """Makes float64 of each float32 that is asked for or meets float64; operators without float64 get float32."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -116,8 +116,8 @@ class _Mixed(_Narrow):
                 raise
             found, made = pytree.tree_flatten(call(_cast(leaves, torch.float64, torch.float32)))
         self._narrow.add(func.name().partition("::")[2].partition(".")[0])
-        moved = [_moved(each, self._drawn) if _is(each, torch.float32) else each for each in found]
-        return pytree.tree_unflatten(moved, made)
+        perturbed = [_perturbed(each, self._drawn) if _is(each, torch.float32) else each for each in found]
+        return pytree.tree_unflatten(perturbed, made)
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _in_float32(model: nn.Module, drawn: torch.Generator) -> Iterator[None]:
     kept = [p.detach().clone() for p in parameters]
     with torch.no_grad():
         for parameter in parameters:
-            parameter.copy_(_moved(parameter, drawn))
+            parameter.copy_(_perturbed(parameter, drawn))
     model.float()
     try:
         yield
@@ -137,8 +137,8 @@ def _in_float32(model: nn.Module, drawn: torch.Generator) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-def _moved(tensor: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
-    """In float64, with a relative error of at most one rounding of float32."""
+def _perturbed(tensor: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
+    """Return it in float64, with a random relative error of at most one rounding of float32."""
     error = torch.rand(tensor.shape, generator=drawn, dtype=torch.float64) * 2 - 1
     return tensor.double() * (1 + error * torch.finfo(torch.float32).eps)
 

@@ -1,6 +1,6 @@
-"""Reference: every step of a training once more, on one rank in float64, from the weights that the training has.
+"""Float64 reference: every step of a training again, on one rank in float64, from the weights that the training has.
 
-Where a network has no float64, the loss and the gradients are computed in the highest :class:`Precision` that it has.
+If a network has no float64, loss and gradients are computed in the highest :class:`Precision` that it has.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pytest_distbench.layouts.training import AVERAGE, Batch, Step, Tensors, Tra
 
 
 class Seen(NamedTuple):
-    """A quantity beside what it should be.
+    """Distances of a quantity from its expected value, over the norm of that.
 
     Attributes:
-        deviation: their distance.
-        factor: the multiple of what it should be that it is nearest to.
-        rest: its distance from that multiple. Distances are over the norm of what it should be.
+        deviation: distance from the expected value.
+        factor: factor of the nearest multiple of the expected value.
+        rest: distance from that multiple.
     """
 
     deviation: float
@@ -37,22 +37,22 @@ class Seen(NamedTuple):
 
 MISSING = Seen(math.inf, 0.0, math.inf)
 NOT_FINITE = Seen(math.inf, 1.0, math.inf)
-"""Both are infinitely far: a maximum over ranks keeps that, where it may lose one that is no number."""
+"""Both have an infinite deviation: a maximum over ranks keeps infinity, and may lose NaN."""
 
 
 class StepReference:
-    """What a pass is compared with, step by step, so that no rounding of a step is carried into the next.
+    """Float64 reference of a pass, step by step, so that no rounding of a step is carried into the next.
 
-    Weights before a step are to be those that the step before has left, or the training's first ones; the loss and the
-    gradients those that the whole batch has with these weights in float64; and weights after the update what the
-    training's optimizer makes of the pass's own gradients: near zero, Adam turns another rounding into another sign.
+    Expected weights before a step are those that the step before has left, or the initial ones; expected loss and
+    gradients are those of the whole batch with the pass's weights in float64; expected weights after the update are
+    made by the training's optimizer of the pass's own gradients: near zero, Adam turns a rounding into another sign.
 
     Attributes:
         seen: how far each quantity is off.
-        losses: of the pass.
-        expected_losses: of the reference.
-        has_gradient: any gradient of the reference is not 0.
-        has_moved: its optimizer has changed a weight.
+        losses: losses of the pass.
+        expected_losses: losses of the float64 reference.
+        has_gradient: whether an expected gradient is not 0.
+        has_changed: whether the optimizer has changed a weight.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StepReference:
         self.seen: dict[Quantity, Seen] = {}
         self.losses: list[float] = []
         self.expected_losses: list[float] = []
-        self.has_gradient = self.has_moved = False
+        self.has_gradient = self.has_changed = False
         self._training = training
         self._model = model
         self._recorder = recorder
@@ -96,7 +96,7 @@ class StepReference:
             self._compute(step, loss, weights, gradients, own, lent)
 
     def differentiate(self, batch: Batch, recorder: Recorder | None = None) -> torch.Tensor:
-        """The loss of a batch; parameters have its gradients."""
+        """Return the loss of a batch, and leave its gradients in the parameters."""
         self._model.zero_grad()
         dtype = self._precision.dtype
         inputs, targets = (part.to("cpu", dtype if part.is_floating_point() else None) for part in batch)
@@ -130,7 +130,7 @@ class StepReference:
             elif name in weights and found is None:
                 self.seen[Quantity(step.number, GRADIENT, name)] = MISSING
         self._update(gradients)
-        self.has_moved |= any(not torch.equal(self._parameters[name], weight) for name, weight in weights.items())
+        self.has_changed |= any(not torch.equal(self._parameters[name], weight) for name, weight in weights.items())
 
     def see_state(self, step: Step, state: Tensors) -> None:
         expected = {name: tensor.detach() for name, tensor in state_of(self._model)}
@@ -150,7 +150,6 @@ class StepReference:
                 buffer.copy_(state.get(name, buffer))
 
     def _is_before_recorded(self, step: Step) -> bool:
-        """Whether a step only leads to the one whose modules are recorded."""
         return self._recorder is not None and step.number < self._recorder.step
 
     def _update(self, gradients: Tensors) -> None:
@@ -182,23 +181,23 @@ class StepReference:
 
 
 class EachRank:
-    """The references of simulated ranks, or of the first of them, as one."""
+    """Float64 references of all simulated ranks, or of the first of them, as one."""
 
     def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
         self._simulation = simulation
-        self._references = references
+        self._of_ranks = references
 
     def see_gradients(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
         with self._simulation.paused():
-            split = zip(self._references, self._split(weights), self._split(gradients), strict=False)
+            split = zip(self._of_ranks, self._split(weights), self._split(gradients), strict=False)
             for reference, its_weights, its_gradients in split:
                 reference.see_gradients(step, loss, its_weights, its_gradients, own, lent)
 
     def see_state(self, step: Step, state: Tensors) -> None:
         with self._simulation.paused():
-            for reference, its_state in zip(self._references, self._split(state), strict=False):
+            for reference, its_state in zip(self._of_ranks, self._split(state), strict=False):
                 reference.see_state(step, its_state)
 
     def _split(self, tensors: Tensors) -> Iterator[Tensors]:

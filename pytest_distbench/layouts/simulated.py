@@ -1,4 +1,4 @@
-"""Simulation: all ranks of a layout in one process, with true values. It is torch's ``LocalTensorMode``."""
+"""Simulation of all ranks of a layout in one process, with true values, by torch's ``LocalTensorMode``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASKS = "a layout that asks which rank it is needs real ranks: leave simulated_r
 
 @contextmanager
 def _no_rank() -> Iterator[None]:
-    """Refuse ``dist.get_rank`` to all but torch itself, which would otherwise be that of rank 0 in all ranks."""
+    """Refuse ``dist.get_rank`` to all but torch itself: it would return 0 for every simulated rank."""
     real = dist.get_rank
 
     def refusing(group: dist.ProcessGroup | None = None) -> int:
@@ -47,11 +47,11 @@ def _no_rank() -> Iterator[None]:
 
 
 class Simulation:
-    """Ranks of a group that is not there. What they compute on is a tensor with the values of each.
+    """Simulated ranks of a group: a tensor holds the values of all of them.
 
     Attributes:
-        ranks: number of them.
-        index: of all of them, at once.
+        ranks: number of ranks.
+        index: index of all ranks at once.
         sent: collectives that they called, with their dtypes.
 
     Raises:
@@ -68,7 +68,7 @@ class Simulation:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be all ranks meanwhile, in a default group of that size; then again the one rank of this process."""
+        """Compute as all ranks meanwhile, in a default group of that size. Errors of torch become BodyError."""
         try:
             with standing_group(self.ranks), _no_rank(), self._mode, _Sent(self.sent):
                 yield
@@ -86,17 +86,17 @@ class Simulation:
             yield
 
     def spread(self, of_rank: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """A tensor of what each rank has."""
+        """Return a tensor with the value of ``of_rank`` on each rank."""
         return self._mode.rank_map(of_rank)
 
     def values(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What each rank has of a tensor."""
+        """Return the value of a tensor on each rank."""
         if not isinstance(tensor, local.LocalTensor):
             return [tensor] * self.ranks
         return [tensor._local_tensors[i] for i in range(self.ranks)]
 
     def model(self, model: nn.Module) -> nn.Module:
-        """Make a network's parameters and buffers those of each rank. A tied weight stays one."""
+        """Give each rank its own parameters and buffers of a network. A tied weight stays one."""
         made: dict[int, torch.Tensor] = {}
         for module in model.modules():
             named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -110,7 +110,7 @@ class Simulation:
 
 
 class EveryIndex:
-    """The indices of simulated ranks. A seed may be made of it, and a share; nothing else differs between them."""
+    """Index of all simulated ranks at once: usable for a seed and a share; other uses raise BodyError."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -127,7 +127,7 @@ class EveryIndex:
 
 
 class _Sent(TorchDispatchMode):
-    """Collects the collectives that are called meanwhile."""
+    """Collects the collectives that are called meanwhile, with their dtypes."""
 
     def __init__(self, sent: dict[str, set[str]]) -> None:
         super().__init__()

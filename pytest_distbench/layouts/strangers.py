@@ -1,4 +1,4 @@
-"""Code of somebody else, which is compared and not tested: what it raises is a reason not to run."""
+"""Models of other people, which are compared and not tested: an error of theirs skips the case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CANNOT_TRAIN = "one rank alone cannot train it"
 
 @contextmanager
 def skipping(why: str) -> Iterator[None]:
-    """Skip the case, and say why, for whatever the code of somebody else raises here."""
+    """Skip the case, and say why, if the code of other people raises. BodyError passes."""
     try:
         yield
     except (BodyError, unittest.SkipTest):
@@ -26,5 +26,5 @@ def skipping(why: str) -> Iterator[None]:
 
 
 def blocks_of(module: nn.Module) -> nn.ModuleList | None:
-    """The longest list of modules: what FSDP2 and checkpointing take one by one."""
+    """Return the longest ModuleList, whose modules FSDP2 and checkpointing take one by one, or None."""
     return max((found for found in module.modules() if isinstance(found, nn.ModuleList)), key=len, default=None)

@@ -1,4 +1,4 @@
-"""The table ``layouts``: how far each is from one rank, and what it costs."""
+"""Tables ``layouts`` and ``models``: how far each layout is from one rank, and what it costs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pytest_distbench.units import format_bytes
 
 
 class LayoutRow(NamedTuple):
-    """A case, and the samples of each of its metrics, by key."""
+    """Case with the samples of its metrics, by key."""
 
     result: CaseResult
     samples: dict[str, list[Sample]]
 
     def value(self, key: str) -> float | None:
-        """The median over launches."""
+        """Return the median of a metric over launches, or None."""
         values = [each.value for each in self.samples.get(key, []) if each.value is not None]
         return median(values) if values else None
 
@@ -99,7 +99,7 @@ EQUAL, NOT_EQUAL, NOT_RUN, FAILED = "equal", "not equal", "not run", "failed"
 
 
 def verdict_on(result: CaseResult) -> tuple[str, str]:
-    """What became of a model under a layout, in a word, and the sentence that says why."""
+    """Return the verdict on a model under a layout, in a word, and the sentence that says why."""
     for launch in result.launches:
         for sample in launch.measurements:
             if SAID in sample.facts:
@@ -110,7 +110,7 @@ def verdict_on(result: CaseResult) -> tuple[str, str]:
 
 
 class ModelRow(NamedTuple):
-    """A model, and its cases by layout."""
+    """Model with its cases by layout."""
 
     model: str
     cases: dict[str, CaseResult]

@@ -1,4 +1,4 @@
-"""TrainSpec, what is spread over ranks; and Pass, one run of it under a layout, whose steps are compared."""
+"""TrainSpec: a training without a layout. Pass: one run of it under a layout, whose steps are compared."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Tensors = dict[str, torch.Tensor]  # whole tensors on the CPU in float64, by nam
 
 
 class Oracle(Protocol):
-    """What every step of a pass is compared with."""
+    """Interface of what every step of a pass is compared with."""
 
     def see_gradients(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
-        """Take the loss, and weights and gradients of all ranks before the update; ``own`` are those of this one."""
+        """Take the loss, and weights and gradients of all ranks before the update; ``own`` names those of this one."""
 
     def see_state(self, step: Step, state: Tensors) -> None:
         """Take parameters and buffers of this rank after the update."""
@@ -55,20 +55,20 @@ class TrainSpec:
 
     Attributes:
         model: makes the network. torch is seeded before each call.
-        batch: makes the global batch of a step, counted from 0; of one step always the same.
-        loss: of outputs and targets, a scalar: the mean over the terms of these targets.
-        optimizer: of parameters.
-        terms: number of terms in that mean, of targets: tokens that are not masked. None: the samples.
-        schedule: of the optimizer, stepped after each of its steps. None: its rate is constant.
-        max_norm: the gradient is clipped to this norm. None: it is not clipped.
-        average: of the average of a weight so far and the weight after an update, the next average: ``0.99 * average +
-            0.01 * weight``. It begins as the weight. None: no averages are kept.
-        blocks: modules of the network that FSDP2 shards one by one, and that activation checkpointing computes again.
-            None: FSDP2 shards the network as a whole.
-        tensor_parallel: of the network, a style by the name of each module, as ``parallelize_module`` takes them.
-        stages: of the network and a number of ranks, as many modules, for a pipeline. Parameters keep their names.
+        batch: makes the global batch of a step, counted from 0; the same in each call for a step.
+        loss: takes outputs and targets, and returns a scalar: the mean over the terms of these targets.
+        optimizer: makes the optimizer of parameters.
+        terms: counts the terms of that mean in targets, such as tokens that are not masked. None counts samples.
+        schedule: makes the schedule of an optimizer, stepped after each of its steps. None keeps its rate constant.
+        max_norm: norm that the gradient is clipped to, or None.
+        average: takes the average of a weight so far and the weight after an update, and returns the next average, such
+            as ``0.99 * average + 0.01 * weight``. The first one is the weight. None keeps no averages.
+        blocks: returns modules of the network that FSDP2 shards one by one, and that activation checkpointing computes
+            again. With None, FSDP2 shards the network as a whole.
+        tensor_parallel: returns a style by the name of each module of the network, for ``parallelize_module``.
+        stages: cuts the network into as many modules as ranks, for a pipeline. Parameters keep their names.
         layouts: further layouts by name, functions of a :class:`Pass`.
-        has_unused: of some parameters a rank has no gradient, as of experts that get no token: DDP finds them.
+        has_unused: whether a rank may lack gradients, as of experts that get no token: DDP finds such parameters.
     """
 
     model: Callable[[], nn.Module]
@@ -87,7 +87,7 @@ class TrainSpec:
 
 
 class Draw(NamedTuple):
-    """A call of the network, with dropout: the share of the batch, the random state before it, and what it draws."""
+    """Call of the network with dropout: its share of the batch, the random state before it, and its masks."""
 
     share: int | None
     state: str
@@ -100,16 +100,16 @@ class Pass:
 
     Attributes:
         rank: this process in its group.
-        training: what is trained.
-        index: of this rank in the pass; of simulated ranks all of theirs.
-        of: ranks of the pass.
-        oracle: what steps are compared with; None: with nothing.
-        half: the step after which a layout saves and loads, where it does; 0: in none.
-        simulation: of the ranks, where this process is all of them.
-        draws: random states, where the pass keeps dropout.
-        recorder: of the modules in one of the steps.
-        dtypes: of the layout's parameters and gradients, by these words.
-        names: of the network's parameters and buffers, before it is wrapped.
+        training: training that runs.
+        index: index of this rank in the pass, or of all simulated ranks at once.
+        of: number of ranks of the pass.
+        oracle: what steps are compared with, or None.
+        half: step after which a layout saves and loads, or 0 if it does not.
+        simulation: simulation of the ranks, or None if they are real.
+        draws: calls with dropout, or None if dropout is off.
+        recorder: recorder of the modules in one of the steps, or None.
+        dtypes: names of dtypes of the layout's parameters and gradients, by these words.
+        names: names of the network's parameters and buffers, before it is wrapped.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Pass:
         return torch.float64 if self._precision == "float64" else torch.float32
 
     def model(self, seed: int | None = None) -> nn.Module:
-        """The network on this rank's device, before it is wrapped: with the same weights in each call and rank.
+        """Return the network on this rank's device, not wrapped, with the same weights in each call and rank.
 
         Dropout is off where values are compared.
         """
@@ -171,21 +171,21 @@ class Pass:
         return self._network
 
     def as_one(self) -> AbstractContextManager[object]:
-        """Context in which simulated ranks make the same, once; of a real rank nothing changes."""
+        """Context in which simulated ranks compute once for all; real ranks do as before."""
         return contextlib.nullcontext() if self.simulation is None else self.simulation.paused()
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        """Autocast of a forward pass, where the precision asks for it."""
+        """Context of a forward pass: autocast, if the precision asks for it."""
         if self._precision not in DTYPES:
             return contextlib.nullcontext()
         return torch.autocast(self.rank.device.type, DTYPES[self._precision])
 
     def updates(self, model: nn.Module) -> Updates:
-        """The training's optimizer for a wrapped network."""
+        """Make the training's optimizer for a wrapped network."""
         return Updates(self, model, has_scale=self._precision == "float16")
 
     def steps(self) -> Iterator[Step]:
-        """Give the steps of this pass; of each :meth:`Step.has_gradients` and :meth:`Step.is_over` are called."""
+        """Yield the steps of this pass; a layout calls :meth:`Step.has_gradients` and :meth:`Step.is_over` of each."""
         for number in self._numbers():
             with self.as_one():
                 batch = self._batch(number)
@@ -206,11 +206,11 @@ class Pass:
         """Train a wrapped network in the usual loop. A collective call.
 
         Args:
-            model: it averages the gradients of all shares.
-            index: of this rank's share of each batch.
-            of: shares that a batch is cut into.
-            micro_batches: parts that a share is cut into, whose gradients are added up.
-            around: entered around each micro-batch; told whether it is the last.
+            model: wrapped network, which averages the gradients of all shares.
+            index: index of this rank's share of each batch.
+            of: number of shares that a batch is cut into.
+            micro_batches: number of parts that a share is cut into, whose gradients are added up.
+            around: makes the context of a micro-batch, given whether it is the last.
         """
         torch.manual_seed(self.rank.seed + 1 + index)  # other samples, other random numbers
         updates = self.updates(model)
@@ -228,7 +228,7 @@ class Pass:
             step.is_over(model, updates.averages)
 
     def of_all(self, own: Tensors) -> Tensors:
-        """This rank's tensors, and of others those that it has not. A collective call."""
+        """Return this rank's tensors, and those of other ranks that it lacks. A collective call."""
         if self.of == 1 or self.simulation is not None:
             return own
         names = exchanged(set(own), self.rank.gather)
@@ -240,7 +240,7 @@ class Pass:
         return found | own
 
     def copies(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-        """Copies of whole tensors, under the names that they have without wrappers. A collective call."""
+        """Copy whole tensors, under the names that they have without wrappers. A collective call."""
         named = list(tensors)
         parts = [t.detach() if isinstance(t, DTensor) else copied(t) for _, t in named]
         return {self._bare(name): copied(whole(t)) for (name, _), t in zip(named, parts, strict=True)}
@@ -268,12 +268,12 @@ class Pass:
 
 
 class Updates:
-    """The optimizer of a network, and what the training does around its steps.
+    """Optimizer of a network, with the loss scale, clipping, schedule and averages of the training.
 
     Attributes:
-        optimizer: of the training.
-        schedule: of the optimizer, or None.
-        averages: of the weights, by the names of the network; empty where the training keeps none.
+        optimizer: optimizer of the training.
+        schedule: schedule of the optimizer, or None.
+        averages: averages of the weights by name; empty if the training keeps none.
     """
 
     def __init__(self, of: Pass, model: nn.Module, *, has_scale: bool) -> None:
@@ -289,7 +289,7 @@ class Updates:
         self.averages = {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss as the backward pass takes it: in float16 it is scaled."""
+        """Return the loss for the backward pass: in float16 it is scaled."""
         found: torch.Tensor = self._scaler.scale(loss)
         return found
 
@@ -298,10 +298,10 @@ class Updates:
         self._scaler.unscale_(self.optimizer)
 
     def update(self, norm: Callable[[torch.Tensor], torch.Tensor] = lambda own: own) -> None:
-        """Clip, step, average the weights, and forget the gradients. A collective call.
+        """Clip gradients, step, average the weights, and clear the gradients. A collective call.
 
         Args:
-            norm: the norm of the whole gradient, of that of the parameters that this rank has.
+            norm: takes the norm of the gradient that this rank has, and returns that of the whole.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if self._max_norm is not None and gradients:
@@ -322,7 +322,7 @@ class Step:
     """One step of a pass.
 
     Attributes:
-        number: from 1.
+        number: number of the step, from 1.
         batch: the global batch.
     """
 
@@ -337,10 +337,10 @@ class Step:
         self._recorder = None if of.recorder is None or of.recorder.step != number else of.recorder
 
     def share(self, index: int, of: int, micro_batches: int = 1) -> list[Batch]:
-        """A share of the batch, in micro-batches.
+        """Return a share of the batch, in micro-batches.
 
         Raises:
-            BodyError: the batch has too few samples.
+            BodyError: the batch has too few samples, or unequal shares for simulated ranks.
         """
         samples = self.expect_samples(of * micro_batches, f"{micro_batches} for each of {of} ranks")
         self._share = index
@@ -353,7 +353,7 @@ class Step:
         return list(zip(inputs.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True))
 
     def expect_samples(self, least: int, why: str) -> int:
-        """Refuse a batch that has fewer; how many it has."""
+        """Return the number of samples of the batch; raise BodyError if it is below ``least``."""
         if (samples := len(self.batch[0])) < least:
             raise BodyError(
                 f"wanted a batch of at least {least} samples, {why}; found {samples}: give it more, or run on fewer "
@@ -362,7 +362,7 @@ class Step:
         return samples
 
     def loss(self, model: nn.Module, part: Batch) -> torch.Tensor:
-        """What a part of the batch adds to the mean over the whole batch."""
+        """Return what a part of the batch adds to the mean over the whole batch."""
         inputs, targets = part
         before = self._random_state()
         with self._pass.arithmetic():
@@ -379,7 +379,7 @@ class Step:
             return self.weigh(outputs, targets)
 
     def weigh(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss of a part of the batch, by its share of the terms."""
+        """Return the loss of a part of the batch, weighted by its share of the terms."""
         loss = self._weighed(outputs, targets)
         if self._recorder is not None:
             self._recorder.see_loss(loss)
@@ -397,9 +397,9 @@ class Step:
         """Compare the loss and the gradients, before the update. A collective call.
 
         Args:
-            model: the wrapped network, or this rank's part of it; None: it has none of it.
-            loss: what this rank's share adds to the loss; None: nothing.
-            shares: that the batch was cut into.
+            model: wrapped network, or this rank's part of it, or None if it has none.
+            loss: what this rank's share adds to the loss, or None.
+            shares: number of shares that the batch was cut into.
         """
         self._has_gradients = True
         if (oracle := self._pass.oracle) is None:
@@ -438,7 +438,7 @@ class Step:
         self._pass.oracle.see_state(self, state | {f"{AVERAGE}{name}": each for name, each in found.items()})
 
     def expect_over(self) -> None:
-        """Refuse a step of which nothing was compared."""
+        """Raise BodyError if ``has_gradients`` or ``is_over`` was not called."""
         for was_called, name in ((self._has_gradients, "has_gradients"), (self._is_over, "is_over")):
             if not was_called:
                 raise BodyError(f"step {self.number} of the layout is over without a call of step.{name}(model, ...)")
@@ -452,11 +452,11 @@ class Step:
 
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Those that are numbers with a fraction."""
+    """Yield the floating-point parameters of a network by name, a tied one under each of its names."""
     yield from ((n, p) for n, p in model.named_parameters(remove_duplicate=False) if p.is_floating_point())
 
 
 def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers of a network, those that are numbers with a fraction."""
+    """Yield the floating-point parameters and buffers of a network by name."""
     yield from parameters_of(model)
     yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())

@@ -1,10 +1,9 @@
 """Recorder of places: which lines of the repository an iteration spends its time in, in a launch that is not judged.
 
-Operators are counted and timed one by one, below autograd. One of a backward pass belongs to the line whose forward
-pass it is of. For what torch does not see a thread samples the stack of the rank's main thread: time between two
-samples that is in no operator belongs to the place that the second one sees. A call that keeps the interpreter to
-itself is seen when it returns, at its line. Workers of a data loader sample themselves: time in which the rank waits
-for data is theirs.
+Operators are counted and timed one by one, below autograd. An operator of a backward pass belongs to the line of its
+forward pass. For what torch does not see, a thread samples the stack of the rank's main thread: time between two
+samples that is in no operator belongs to the place of the second sample. A call that keeps the GIL is seen when it
+returns, at its line. Workers of a data loader sample themselves: they get the time in which the rank waits for data.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ _Work = tuple[float, float, tuple[Place, ...]]  # of a worker: begin, end and wh
 
 
 class Stacks:
-    """Reads stacks of frames: which of their lines are the repository's, and what runs there."""
+    """Reader of stacks of frames: which lines are the repository's, and what runs there."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._kind, self._place = functools.cache(self._find_kind), functools.cache(self._find_place)
 
     def of(self, frame: FrameType | None) -> tuple[_Stack, bool]:
-        """Lines of the repository up to the backward pass, or all; whether that pass calls the innermost of them."""
+        """Return the repository's lines, innermost first, and whether a backward pass runs inside of the innermost."""
         stack: list[tuple[CodeType, int]] = []
         in_backward = False
         while frame is not None:
@@ -71,7 +70,7 @@ class Stacks:
         return tuple(stack[:_DEEPEST]), in_backward
 
     def what(self, frame: FrameType | None) -> str:
-        """What runs at the innermost line of the repository: the function of a library that it calls, or Python."""
+        """Return what runs at the innermost line of the repository: a library's function that it calls, or Python."""
         found = "Python"
         while frame is not None and (kind := self._kind(frame.f_code)) != "own":
             if kind == BACKWARD:
@@ -109,7 +108,7 @@ class _Iteration(NamedTuple):
 
 
 class PlaceRecorder(TorchDispatchMode):
-    """Records the iterations of one loop."""
+    """Recorder of the iterations of one loop: their operators, samples and waits for data."""
 
     def __init__(self, loop: str, root: str, synchronize: Callable[[], None]) -> None:
         super().__init__()
@@ -202,10 +201,10 @@ class PlaceRecorder(TorchDispatchMode):
                 self._sampled = now, apart_s
 
     def places(self, work: Sequence[_Work] = ()) -> LoopPlaces:
-        """Means over the faster half of the iterations: the others were disturbed.
+        """Return means over the faster half of the iterations: the others were disturbed.
 
-        Not each of them waits for data, so that is of all. It is at the places of workers, whose ``work`` is sorted by
-        end.
+        Waits for data are a mean over all iterations, as not each waits. They go to the places of workers, whose
+        ``work`` is sorted by end.
         """
         kept = sorted(self._iterations, key=lambda one: one.wall_s - one.own_s)
         kept = kept[: max(1, (len(kept) + 1) // 2)]
@@ -235,7 +234,7 @@ class PlaceRecorder(TorchDispatchMode):
 
 
 def _share(work: Sequence[_Work], longest_s: float, begin: float, end: float) -> dict[tuple[Place, ...], float]:
-    """What workers do at places in this time, in seconds: several share it."""
+    """Return the seconds of workers at each place in an interval, which workers of the same time share."""
     found: dict[tuple[Place, ...], float] = defaultdict(float)
     for at in range(bisect.bisect_left(work, begin, key=lambda one: one[1]), len(work)):
         began, ended, stack = work[at]
@@ -249,7 +248,7 @@ def _share(work: Sequence[_Work], longest_s: float, begin: float, end: float) ->
 
 @dataclass(frozen=True)
 class InWorker:
-    """What initialises a worker of a data loader: it begins to sample itself."""
+    """Initialiser of a data loader's worker: the worker begins to sample itself."""
 
     then: Callable[[int], None] | None
     path: str
@@ -274,7 +273,7 @@ class InWorker:
 
 @contextlib.contextmanager
 def sampled_workers(path: Path, root: str) -> Iterator[None]:
-    """Workers that data loaders start meanwhile sample themselves, and the recorders of this rank are ready."""
+    """Let workers that data loaders start meanwhile sample themselves, and warm the recorder of this rank up."""
     with PlaceRecorder("", root, lambda: None):
         torch.empty(0)  # what the first operator imports is no iteration's
     begin = DataLoader.__iter__
@@ -292,7 +291,7 @@ def sampled_workers(path: Path, root: str) -> Iterator[None]:
 
 
 def read_work(path: Path) -> list[_Work]:
-    """What workers did, by end."""
+    """Read what workers did, sorted by end."""
     decoder = msgspec.json.Decoder(_Work)
     files = [file.read_bytes() for file in path.parent.glob(f"{path.name}.*")]
     whole = [one for lines in files for one in decoder.decode_lines(lines.rpartition(b"\n")[0])]
@@ -306,12 +305,12 @@ def is_own(file: str, root: str) -> bool:
 
 
 def root_of(file: str) -> str:
-    """The root of the repository that a file is in; empty: it is in none."""
+    """Return the root of the repository that a file is in, or ""."""
     return next((str(folder) for folder in Path(file).resolve().parents if (folder / ".git").exists()), "")
 
 
 def sources_below(root: str) -> dict[str, list[str]]:
-    """The lines of loaded modules of the repository, by file."""
+    """Return the lines of the repository's loaded modules, by file."""
     found = {}
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)

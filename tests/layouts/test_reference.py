@@ -103,7 +103,7 @@ def test_a_sound_pass_is_off_by_roundings_alone(precision: str, order: int | Non
     assert {(q.step, q.part) for q in found.seen} == parts
     assert Quantity(1, STATE, "scale") in found.seen
     assert len(found.losses) == len(found.expected_losses) == 3
-    assert (found.has_gradient, found.has_moved) == (True, True)
+    assert (found.has_gradient, found.has_changed) == (True, True)
 
 
 def test_lower_precision_is_seen() -> None:

@@ -308,8 +308,8 @@ def table_of(name: str, record: RunRecord, given: Mapping[str, object] = Mapping
     try:
         return TABLES[name].table(record.results, {**given, "run": record})
     except Exception as error:
-        told = str(error) if isinstance(error, TableError) else error_text(error)
-        raise TableError(f"the table {name!r} cannot be made: {told}") from error
+        reason = str(error) if isinstance(error, TableError) else error_text(error)
+        raise TableError(f"the table {name!r} cannot be made: {reason}") from error
 
 
 def tables_of(
