@@ -376,12 +376,10 @@ class LayoutComparison:
                 return "ranks hold different gradients, so it was not reduced"
         if lacking := [str(i) for i, each in enumerate(self.seen) if self._lacks(each, off[0])]:
             return f"rank {', '.join(lacking)} has none, so check what is frozen there, and the reduction"
-        same = (
-            "ranks hold the same gradients, so " if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
-        )
+        same = "ranks hold the same gradients" if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
         if self.module is None:
-            return f"{same}check the backward pass and what was reduced"
-        return f"{same}every module passes back the right ones, so check what was reduced"
+            return f"{same}{', so ' if same else ''}check the backward pass and what was reduced"
+        return f"{same}{', and ' if same else ''}every module passes back the right ones, so check what was reduced"
 
     @staticmethod
     def _lacks(seen: Mapping[Quantity, Seen], gradient: Quantity) -> bool:
