@@ -17,7 +17,7 @@ import pytest
 
 from pytest_distbench.store.files import read_run_record
 
-pytestmark = [pytest.mark.spawn, pytest.mark.nightly]
+pytestmark = [pytest.mark.spawn, pytest.mark.nightly, pytest.mark.timeout(1800.0)]  # Ray starts for a minute
 
 ROOT = Path(__file__).parents[2]
 
@@ -318,7 +318,7 @@ RAY = """
     from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 
-    def loop():
+    def loop(config):
         torch.manual_seed(0)
         x = torch.randn(96, 8)
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
@@ -333,12 +333,16 @@ RAY = """
             optimizer.step()
             train.report({"loss": loss.item()})
             if train.get_context().get_world_rank() == 0:
-                print(f"loss {loss.item():.6f}", flush=True)
+                with open(config["file"], "a") as file:
+                    print(f"curve {loss.item():.6f}", file=file)
 
 
     ray.init(num_cpus=2, include_dashboard=False)
-    storage = train.RunConfig(storage_path=os.path.abspath("results"))
-    TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2), run_config=storage).fit()
+    kept = {"run_config": train.RunConfig(storage_path=os.path.abspath("results"))}
+    open("losses", "w").close()
+    file = {"file": os.path.abspath("losses")}
+    TorchTrainer(loop, train_loop_config=file, scaling_config=train.ScalingConfig(num_workers=2), **kept).fit()
+    print(open("losses").read())
 """
 
 
@@ -424,7 +428,14 @@ FRAMEWORKS = {
         _TORCHREC, TORCHREC, 12, 8, {"all_reduce", "all_to_all_single"}, "CombinedOptimizer: lr 0.1 -> 0.01"
     ),
     "ray": Framework(
-        "ray[train]==2.60.0", RAY, 0, 0, set(), "loss_curve: diverges at value ", run='[sys.executable, "train.py"]'
+        "ray[train]==2.60.0",
+        RAY,
+        0,
+        0,
+        set(),
+        "loss_curve: diverges at value ",
+        run='[sys.executable, "train.py"]',
+        prints="curve ",
     ),
 }
 

@@ -335,8 +335,9 @@ def _put_in_place() -> None:
         from torch.numa import binding
 
         binding._get_numa_node_index_for_gpu_index = lambda *, gpu_index: 0
-        # its name from torch 2.15 on
+        # its name from torch 2.15 on, which counts accelerators
         binding._get_numa_node_index_for_device_index = lambda *, device_index: 0  # type: ignore[attr-defined]
+        binding._get_device_count = _count_devices  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = _make_replica(DistributedDataParallel.__init__)  # type: ignore[method-assign]
     _OnTheCpu().__enter__()  # of this thread, and of those forked from it
 

@@ -72,7 +72,7 @@ def test_weights_have_the_names_of_the_outermost_module_and_are_those_at_the_end
 
     assert found.names == ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]
     assert found.weights.keys() == {*found.names, "1.running_mean", "1.running_var"}
-    assert found.weights["2.weight"].norm == 0.0 < found.weights["0.weight"].moved
+    assert found.weights["2.weight"].norm == 0.0 < found.weights["0.weight"].change
     assert [(update, len(digests)) for update, digests in found.checks] == [(1, 5), (2, 5), (4, 5), (8, 5)]
     assert found.updates == 9
 

@@ -373,6 +373,8 @@ def command_line(process: psutil.Process) -> list[str]:
     deadline = time.monotonic() + _EXEC_S
     while not (line := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
+    while line and not line[-1]:  # it gave itself a shorter name, as Ray's do
+        line.pop()
     return line or [process.name()]
 
 

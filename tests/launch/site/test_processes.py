@@ -151,6 +151,7 @@ def test_an_exit_code_in_words(code: int, words: str) -> None:
     ("lines", "status", "told"),
     [
         ([["python", "x.py"]], psutil.STATUS_RUNNING, ["python", "x.py"]),
+        ([["ray::Cleaner", "", ""]], psutil.STATUS_RUNNING, ["ray::Cleaner"]),
         ([[], [], ["python", "x.py"]], psutil.STATUS_DISK_SLEEP, ["python", "x.py"]),
         ([[]], psutil.STATUS_SLEEPING, ["nameless"]),
         ([[]], psutil.STATUS_ZOMBIE, ["nameless"]),
