@@ -30,7 +30,9 @@ def params(source: Any, of_which: str = "", *, world_size: int = 2, beside: Path
 
 def run_with(**fingerprints: Fingerprint) -> Run:
     result: Any = SimpleNamespace(launches=[SimpleNamespace(fingerprints=fingerprints)])
-    return Run(None, None, measure=lambda run: result)  # type: ignore[arg-type] # its samples are not looked at
+    run = Run(None, None)  # type: ignore[arg-type] # its samples are not looked at
+    run.found = result
+    return run
 
 
 def partner(op: str, how: str) -> Collective:
