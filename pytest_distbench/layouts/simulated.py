@@ -6,6 +6,7 @@ import inspect
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import torch
@@ -27,11 +28,7 @@ except ImportError:
 _ASKS = "a layout that asks which rank it is needs real ranks: leave simulated_ranks= out"
 
 
-@contextmanager
-def _no_rank() -> Iterator[None]:
-    """Refuse ``dist.get_rank`` to all but torch itself: it would return 0 for every simulated rank."""
-    real = dist.get_rank
-
+def _refusing(real: Callable[..., int]) -> Callable[..., int]:
     def refusing(group: dist.ProcessGroup | None = None) -> int:
         frame = inspect.currentframe()
         asking = frame.f_back if frame is not None else None
@@ -39,11 +36,22 @@ def _no_rank() -> Iterator[None]:
             raise BodyError(_ASKS)
         return real(group)
 
-    replace_in_distributed(real, refusing)
+    return refusing
+
+
+@contextmanager
+def _no_rank() -> Iterator[None]:
+    """Refuse ``dist.get_rank`` to all but torch itself: it would return 0 for every simulated rank."""
+    real, refused = dist.get_rank, _refusing(dist.get_rank)
+    replace_in_distributed(real, refused)
+    # From torch 2.14 on, the mode's own takes the place of dist's.
+    of_mode: Any = getattr(local, "_LocalDist", None) or SimpleNamespace(get_rank=real)
+    its, of_mode.get_rank = of_mode.get_rank, staticmethod(_refusing(of_mode.get_rank))
     try:
         yield
     finally:
-        replace_in_distributed(refusing, real)
+        replace_in_distributed(refused, real)
+        of_mode.get_rank = staticmethod(its)
 
 
 class Simulation:
