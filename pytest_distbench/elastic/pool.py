@@ -144,7 +144,7 @@ class SharingJob(RunningJob):
 
     @property
     def is_stable(self) -> bool:
-        """Whether the job trains on all its slots, so that slots may be granted or asked back."""
+        """Whether the job trains on all its slots, so that some may be asked back for another job."""
         return bool(self.slots) and self._changed_t is None and not self._progress.is_ending
 
     @property

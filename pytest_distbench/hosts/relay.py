@@ -225,7 +225,7 @@ def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters)
 
 
 class Relay:
-    """Carries out orders on this host's site, and passes on the events of its ranks. Its folder is private."""
+    """Carries out the controller's orders on this host, and streams the events of its ranks back."""
 
     def __init__(self, line: socket.socket, folder: Path, make_launcher: MakeLauncher) -> None:
         self._make_launcher = make_launcher

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from pytest_distbench.errors import ExtensionError
 from pytest_distbench.extensions import Table
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNASKED, Sample
@@ -69,7 +70,7 @@ class Compared(ABC):
 
     @abstractmethod
     def finding(self, code: ReasonCode, reason: str = "") -> Finding:
-        """Make the finding that a decider returns."""
+        """Make the finding that a decider returns: its reason code, and a sentence if the code does not say all."""
 
 
 Decider = Callable[[Any], Finding | None]
@@ -81,9 +82,16 @@ def precondition(c: Compared) -> Finding | None:
 
 
 def decide(c: Compared) -> Finding:
-    """Finding of the first decider that applies; *within-threshold* if none does."""
-    found = precondition(c)
-    for decider in RULES.get(METRIC_KINDS[c.metric.better].rule, ()) if found is None else ():
+    """Finding of the first decider that applies; *within-threshold* if none does.
+
+    Raises:
+        ExtensionError: a metric kind names a rule that is not there.
+    """
+    if (found := precondition(c)) is not None:
+        return found
+    if (rule := METRIC_KINDS[c.metric.better].rule) not in RULES:
+        raise ExtensionError(f"the metric kind {c.metric.better!r} has no rule {rule!r}: known are {', '.join(RULES)}")
+    for decider in RULES[rule]:
         if (found := decider(c)) is not None:
             break
     return found or c.finding("within-threshold")

@@ -227,7 +227,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
 
 
 def frequencies(result: CaseResult) -> Iterator[Finding]:
-    """GPU clocks, changed or not, and the CPU that enqueues: they distinguish machine and code."""
+    """Finding on the clocks of the slowest GPU, and on another CPU model: perhaps the machine is the cause."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return

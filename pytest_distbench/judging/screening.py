@@ -1,11 +1,11 @@
-"""Screen a case by few launches, is it suspicious; and judge neighbouring sizes together. Pure, no I/O.
+"""Screen by few launches whether a case is suspicious, and judge neighbouring sizes together. Pure, no I/O.
 
 A wrong screening costs some seconds, so it may be sensitive: there is no reserve for an environment shift, and its
 threshold is far below the tolerance. Launches of the candidate are compared with the stored ones, on logarithms, by
-four kinds of evidence, of which the strongest counts:
+five kinds of evidence, of which the strongest counts:
 
 - the lower quantile of each metric, as in ``thresholds``;
-- all of its iterations: the lower quantile does not show that most of them became slow;
+- all of its iterations, by each of two means: the lower quantile does not show that most of them became slow;
 - the CPU time of all ranks per iteration: while other processes run, work that computes takes longer, and hardly any
   more CPU time. It shows what computes more, and nothing that waits;
 - all points of a name together, by their geometric mean: the sizes of a sweep.

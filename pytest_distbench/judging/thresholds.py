@@ -79,7 +79,7 @@ STANDARD_ERRORS = 2.0
 CONFIRMING_PAIRS = 0.95
 """Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test in words."""
 
-LOAD_ERRORS = 0.5  # standard errors by which the stretch of a launch may grow before that is attributed to load
+LOAD_ERRORS = 0.5  # standard errors by which the slow tail of a launch may grow before that is attributed to load
 
 LOAD_SHARE = 0.5  # largest share of a slowdown that is attributed to load: a doubling is a doubling
 
@@ -93,7 +93,7 @@ LEAST_OF_ALL = 0.25  # the smallest change of all iterations that counts
 
 LEAST_BY_STORED = 1.0  # the same by stored numbers alone
 
-CAUTION = 5  # divides the error rate of interleaved launches by all iterations, as the lower quantile is judged before
+CAUTION = 5  # divisor of the error rate if all iterations are judged, because the lower quantile is judged before
 
 FEWEST_STORED = 5  # launches: fewer do not show how much all of their iterations differ
 

@@ -266,7 +266,7 @@ def of_own_curve(family: Family) -> Finding | None:
 
 
 def of_options(family: Family) -> Finding | None:
-    """Options of optimizers are compared whatever the software, and however many updates there were."""
+    """Finding on changed options of optimizers, compared under any software and for any number of updates."""
     for key, launches in family.current.items():
         for launch in launches:
             then = family.stored.get(key)
@@ -511,7 +511,7 @@ def _launches(family: Family) -> int:
 
 
 def curve_says(verdict: Finding) -> CurveSays | None:
-    """What a verdict on a curve shows for the training's other numbers, or None if it compared no curve."""
+    """Translate a verdict on a curve for the judgement of the training's other numbers; None if none was compared."""
     if not METRIC_KINDS[verdict.better].is_curve or "deviation" not in verdict.facts:
         return None
     match verdict.kind:
@@ -658,6 +658,8 @@ def by_tensors(family: Family) -> Finding:
     if is_same:
         what = "its weights at the end are not" if is_of_weights else "what it saves is not"
         return say("weights", f"the training is the same, {what}: {text}", threshold=0.0)
+    if one.excess == math.inf == one.distance:  # another shape or dtype, or none: no digits explain that
+        return say("weights", text)
     if family.curve == "diverges":
         return say("weights", f"{text}: it follows from the diverged loss curve")
     if one.excess > 1.0:

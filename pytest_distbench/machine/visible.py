@@ -33,7 +33,7 @@ Choice = tuple[list[Gpu], list[str]]
 
 
 def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
-    """The devices visible by the value of :data:`VARIABLE`, if set."""
+    """Select the GPUs that the value of :data:`VARIABLE` makes visible; all of them if ``setting`` is None."""
     if setting is not None and setting.startswith("MIG-"):
         # The first name alone counts, in today's spelling or in that of drivers before 470.
         name, comma, _ = setting.partition(",")

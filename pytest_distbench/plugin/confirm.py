@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """A test whose reports are held back until its suspicious cases are confirmed."""
+    """A test whose reports are held back until its suspicious or noisy cases are confirmed."""
 
     def __init__(self, item: pytest.Item, reports: Sequence[pytest.TestReport], made: Distbench) -> None:
         self.item = item

@@ -73,11 +73,11 @@ class CasePath:
         return run
 
     def compare(self, run: Run, comparison: CaseComparison) -> CaseResult:
-        """Launch until every metric is decided; a suspicious case is kept for confirmation.
+        """Launch until every metric is decided; a suspicious or noisy case is kept for confirmation.
 
         ``machine/locks.py`` locks the machine. ``run/sources.py`` has the loop: ``run/launching.py`` plans a launch, a
         launcher of ``launch/starters/`` starts its ranks (``worker/main.py``), ``launch/supervise.py`` gathers their
-        reports, ``launch/reduce.py`` reduces them to numbers, ``judging/case.py`` compares, ``store/`` is updated.
+        reports, ``launch/reduce.py`` reduces them to numbers, ``judging/case.py`` compares.
         """
         result = self.do(self.session.decide, run.request, run.source, comparison)
         try:

@@ -79,7 +79,7 @@ Shape = Literal["any", "series", "number", "tensors"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
-"""Rules of metrics that do not scatter between launches of the same code; those of any other rule do."""
+"""Rules that do not judge by the noise between launches; every other rule does."""
 
 LOWER_QUANTILE = 0.25
 """A launch's value is its 25th percentile on the fast end: it converges first and ignores the scheduler's spikes."""
@@ -93,9 +93,9 @@ class MetricKind:
         summary: what is judged, for people who record it.
         reduce: reduction over the ranks that recorded it, unless they say otherwise.
         launch_value: value of a series that stands for the launch.
-        rule: how it is judged. ``noisy``: by launches as samples, or by pairs of them; ``exact``: equal as long as the
-            software is the same; :data:`TRAINING_RULES`: for what a seeded training computes
-            (``judging.training_rule``); ``none``: it is shown, not judged; any other: of ``judging.deciders.RULES``.
+        rule: how it is judged, a key of ``judging.deciders.RULES``. ``noisy``: by launches as samples, or by pairs of
+            them; ``exact``: equal as long as the software is the same; ``memory``: by size; :data:`TRAINING_RULES`: for
+            what a seeded training computes (``judging.training_rule``). ``none``: it is shown, not judged.
         sign: 1 if a larger number of a noisy kind is worse, -1 if a smaller one is.
         has_fast_side: the launch's value of a series is a lower quantile, and is judged together with its fastest
             iteration; the slow ones show how busy the machine was (``judging.thresholds``).

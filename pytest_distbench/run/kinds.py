@@ -67,7 +67,7 @@ class LaunchKind:
         hosting: how it uses this host, or None for what the launcher of its ranks says.
         why_no_ranks: why its ranks cannot be profiled, attached to or faked, in a clause, or "".
         why_no_delay: why no slowdown can be injected into it, in a clause, or "".
-        open_s: an undecided case gets more launches while those so far took less, in seconds, by default.
+        open_s: seconds, by default, after which an undecided case gets no more launches.
         most_open: the most launches of an undecided case, by default.
         most_stored: the most launches that an update stores, by default.
         launcher: (work, launcher of the run) -> name of the launcher in its baselines.

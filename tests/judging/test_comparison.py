@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, baseline_of, judge, judge_pairs, metric, rule
 
+from pytest_distbench.errors import ExtensionError
 from pytest_distbench.judging.comparison import Comparison
 from pytest_distbench.judging.deciders import RULES
 from pytest_distbench.judging.entry import stored_samples
@@ -307,6 +308,13 @@ def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_
 def doubled(c: Comparison) -> Finding | None:
     """A decider from outside."""
     return c.finding("beyond-threshold", "it doubled") if c.new[0] == 2 * (c.old[0] or 0) else None
+
+
+def test_a_rule_that_is_not_there_is_no_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="nosiy", sign=1))
+
+    with pytest.raises(ExtensionError, match="the metric kind 'mine' has no rule 'nosiy': known are "):
+        judge([metric(2.0, "mine")], baseline([1.0], "mine"), rule())
 
 
 def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be(

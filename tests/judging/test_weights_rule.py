@@ -99,6 +99,16 @@ def test_other_digits_within_rounding_are_numerics(
     assert "3 of 3 tensors differ" in finding.reason
 
 
+@pytest.mark.parametrize("curve", ["other digits", "diverges"])
+@pytest.mark.parametrize("fault", ["a shape", "a dtype"])
+def test_no_rounding_and_no_diverged_curve_explains_another_form(fault: str, curve: CurveSays) -> None:
+    changed, expected = FAULTS[fault]
+    others = {name: tensor + 1e-4 * MOVE[name].flip(0) for name, tensor in WEIGHTS_THEN.items()}
+    finding = judged(sample({**others, **changed}), curve=curve, loss_share=1e-7)
+
+    assert (finding.code, finding.reason) == ("weights", f"{expected}; 3 of 3 tensors differ")
+
+
 def test_a_few_without_a_gradient_may_go_their_own_way() -> None:
     """A bias in front of a batch norm, which Adam moves by noise; a large one is no such tensor."""
     then, now = states({**WEIGHTS_THEN}), states({n: t + 1e-4 * MOVE[n].flip(0) for n, t in WEIGHTS_THEN.items()})

@@ -328,7 +328,7 @@ def _result(history: History, change: Event, first: float, *, is_overlapped: boo
 
 
 def moment(history: History, generations: Sequence[int], *, last: bool) -> dict[str, float | None] | None:
-    """The first or the last step of some generations, as it was: nothing is smoothed. None if there is none."""
+    """Step, epoch, loss, accuracy and rate of the first or last step of some generations, or None without a step."""
     lines = [step for g in generations for worker in history.members(g).values() for step in worker.steps]
     if not lines:
         return None

@@ -253,7 +253,7 @@ def _of_updates(history: History) -> Iterator[Mismatch]:
 
 
 def _of_movement(history: History) -> Iterator[Mismatch]:
-    """Workers that change fewer tensors between two checkpoints than all earlier generations did."""
+    """Workers that change fewer tensors between two checkpoints than each earlier generation did."""
     least: dict[str, int] = {}
     for generation in history.generations:
         lines = [line for line in history.of("held") if line.at == "save" and line.generation == generation]

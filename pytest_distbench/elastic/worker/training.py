@@ -1,7 +1,7 @@
 """A worker of an elastic job: its process, for a slot in one generation; its training, which outlives it; and a server.
 
 torchrun starts it by ``python -m pytest_distbench.worker elastic PLAN``, and ends it at the next change of membership.
-The timeline has what it does; it leaves a report only if its body returned.
+The timeline has what it does; an error is there too, and a report is left only if the body returned.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class LauncherSetup:
 class Launcher(Protocol):
     """Starts process groups as torchrun does, on the hosts that it knows.
 
-    It opens the site of a launch; the supervisor watches, ends and judges ranks.
+    It opens a launch's site, by which ranks are started, signalled and read; the supervisor watches, ends and judges
+    them.
     """
 
     name: str

@@ -176,7 +176,10 @@ class Confirmer:
             raise NotRecorded(str(error)) from None
 
     def _is_here(self, commit: str, path: Path, *, until: str = "") -> bool:
-        """Whether all files but baselines equal those of a commit, here or in the later commit ``until``."""
+        """Whether all tracked files but baselines equal those of a commit, here or in the later commit ``until``.
+
+        An untracked Python file here counts as a difference: it may be imported.
+        """
         baselines = self._baselines.resolve()
         if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
             return False

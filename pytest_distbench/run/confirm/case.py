@@ -55,7 +55,7 @@ class Suspect(StoredComparison):
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether there is evidence of a slowdown or of another training; else it is confirmed last."""
+        """Whether there is evidence of a slowdown or of another training; one that is only noisy is confirmed last."""
         other = any(v.row.may_be_confirmed and are_asked_about(v) for v in self.result.verdicts)
         return self.result.suspicion >= SUSPICIOUS or other
 

@@ -2,13 +2,14 @@
 
 Three launches are interleaved: of the candidate, of the baseline commit, and of the baseline commit again. Timings are
 compared by their lower quantiles, as in the stored comparison. The candidate is compared with the geometric mean of
-both launches of the baseline commit, at the tolerance of the stored comparison; the difference between these two is the
+both launches of the baseline commit, at the tolerance of the stored comparison; how far those two differ is the A/A
 noise. A timing that is not slower by this is compared by all of its iterations too, at the tolerance of
 :data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a timing
 
-- *regressed* if the candidate is slower by more than :data:`~pytest_distbench.judging.thresholds.VETO` times the noise:
-  a machine with much noise decides nothing, even if the statistics of the pairs do;
-- is slower by the *machine* if the candidate is not slower, but the interleaved launches, which are later, are beyond
+- *regressed* if the candidate is slower than the threshold, and by more than
+  :data:`~pytest_distbench.judging.thresholds.VETO` times the noise: a machine with much noise decides nothing, even if
+  the statistics of the pairs do;
+- is *environment* (``slower-machine``) if the candidate is not slower, but the interleaved launches, which are later, are beyond
   the stored numbers by the rule of stored comparisons (``thresholds``). If pytest itself evaluated code that differs
   from the baseline commit, both sides had it, and A/B cannot clear it: it *regressed* if the stored numbers alone
   decide so, and is *inconclusive* else;
@@ -19,7 +20,7 @@ noise. A timing that is not slower by this is compared by all of its iterations 
 A regressed timing is measured again in new processes, with at most as many pairs: a slowdown by one process tree, or by
 the path of one checkout, does not recur (:func:`measured_again`).
 
-If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *machine* and *unchanged*.
+If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *environment* and *unchanged*.
 
 The digits of a training may differ from stored ones by the code or by the environment. The baseline commit, launched
 here and now, shows which:

@@ -335,9 +335,10 @@ _Ways = tuple[bool, dict[str, CollectiveRow | None]]
 
 
 def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:
-    """Rows of the operations that were measured in more than one way.
+    """Rows that compare the ways of an operation, for each size and placement, if it was measured in more than one.
 
-    A row that the backend does not support has no placement: it stands in each placement of the message.
+    ``way`` is the field of :class:`Sent` that distinguishes them. A size that the backend does not support in one way
+    has the placements of the others.
     """
     kinds: dict[Sent, dict[str, dict[int, CollectiveRow]]] = {}
     for row in collective_rows(results):
