@@ -9,10 +9,10 @@ noise. A timing that is not slower by this is compared by all of its iterations 
 - *regressed* if the candidate is slower than the threshold, and by more than
   :data:`~pytest_distbench.judging.thresholds.VETO` times the noise: a machine with much noise decides nothing, even if
   the statistics of the pairs do;
-- is *environment* (``slower-machine``) if the candidate is not slower, but the interleaved launches, which are later, are beyond
-  the stored numbers by the rule of stored comparisons (``thresholds``). If pytest itself evaluated code that differs
-  from the baseline commit, both sides had it, and A/B cannot clear it: it *regressed* if the stored numbers alone
-  decide so, and is *inconclusive* else;
+- is *environment* (``slower-machine``) if the candidate is not slower, but the interleaved launches, which are later,
+  are beyond the stored numbers by the rule of stored comparisons (``thresholds``). If pytest itself evaluated code that
+  differs from the baseline commit, both sides had it, and A/B cannot clear it: it *regressed* if the stored numbers
+  alone decide so, and is *inconclusive* else;
 - *improved* if the candidate is faster;
 - is *unchanged* if it is neither;
 - is *inconclusive* if the last pair does not decide.
