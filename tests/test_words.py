@@ -7,6 +7,7 @@ of options, the glossary, docstrings and names.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -84,11 +85,15 @@ def prose(page: str) -> str:
     return re.sub(r"(?<!`)(``?)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)", "``", left, flags=re.DOTALL)
 
 
+@functools.lru_cache(maxsize=1)
+def nodes_of(code: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(code)))
+
+
 def texts(code: str) -> Iterator[tuple[int, str]]:
     """The texts in a module that are more than a word, with their lines, docstrings too; no names in quotes."""
-    nodes = list(ast.walk(ast.parse(code)))
     skipped: set[ast.AST] = set()
-    for node in nodes:
+    for node in nodes_of(code):
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "..." for part in node.values]
             skipped |= {part for part in node.values if isinstance(part, ast.Constant)}
@@ -102,7 +107,7 @@ def texts(code: str) -> Iterator[tuple[int, str]]:
 
 def names(code: str) -> Iterator[tuple[int, str]]:
     """The names that a module gives, with their lines."""
-    for node in ast.walk(ast.parse(code)):
+    for node in nodes_of(code):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield node.lineno, name
@@ -116,7 +121,7 @@ def words_of(name: str) -> str:
 
 def docstrings(code: str) -> Iterator[tuple[int, str]]:
     """The docstrings of a module, its classes, functions and attributes, with their lines."""
-    for node in ast.walk(ast.parse(code)):
+    for node in nodes_of(code):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, inspect.cleandoc(node.value.value)
 

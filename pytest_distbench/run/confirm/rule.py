@@ -20,7 +20,8 @@ noise. A timing that is not slower by this is compared by all of its iterations 
 A regressed timing is measured again in new processes, with at most as many pairs: a slowdown by one process tree, or by
 the path of one checkout, does not recur (:func:`measured_again`).
 
-If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *environment* and *unchanged*.
+If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *environment* and
+*unchanged*.
 
 The digits of a training may differ from stored ones by the code or by the environment. The baseline commit, launched
 here and now, shows which:
