@@ -49,7 +49,7 @@ _Rate = tuple[float, str]  # a rate computed from a time: the seconds at which i
 
 
 def plausible(metric: Sample) -> list[Bound]:
-    """Default bounds of a derived number: no worker of many is faster than one alone that does as much."""
+    """At most 1.05 for a derived number named ``efficiency``: many workers are not faster than one; else empty."""
     words = metric.name.lower().replace("_", " ").split()
     if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
         return []

@@ -114,7 +114,7 @@ def error_share(key: str, runs: Iterable[Neighbours]) -> float:
 
 
 def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
-    """A run as one metric of a launch, or None if the launch lacks part of it."""
+    """Neighbouring sizes as one metric, their geometric mean, or None if the launch lacks one of them."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     metrics = [found[key] for key in run.keys if key in found]
     is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)

@@ -207,7 +207,9 @@ class _Data:
         made.replace(kept)  # whole, or not there; ranks find the same
 
     def leave_out_near_ties(self, make: Callable[[], Any], seed: int, steps: int) -> None:
-        """Replace samples for which a router scores two experts almost equally: roundings would choose.
+        """Draw samples again for which a router scores two experts almost equally: rounding would choose.
+
+        Each round trains a new model, seeded with ``seed``, for ``steps`` steps, and a round without near ties ends it.
 
         Raises:
             SkipTest: samples with near ties are left after all rounds.

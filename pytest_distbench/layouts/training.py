@@ -46,7 +46,7 @@ class Oracle(Protocol):
         """Take the loss, and weights and gradients of all ranks before the update; ``own`` names those of this one."""
 
     def see_state(self, step: Step, state: Tensors) -> None:
-        """Take parameters and buffers of this rank after the update."""
+        """Take whole parameters, buffers and averages of weights of this rank after the update, to be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,7 +141,7 @@ class Launching:
         return self._other_sides[variant.key]
 
     def release(self, variant: Variant) -> None:
-        """End the launchers and worktree of an exchange; the next exchange has its own."""
+        """Close the launchers and worktree of the other revision that a variant stands for, if there are any."""
         with contextlib.ExitStack() as last:
             if (side := self._other_sides.pop(variant.key, None)) is not None:
                 last.callback(side.close)

@@ -169,7 +169,7 @@ class CaseComparison:
         raise NotImplementedError
 
     def bounds(self) -> Sequence[AskedBound]:
-        """Bounds that the baseline has."""
+        """Bounds that are set in the baseline file, each with its metric; empty for another side."""
         return ()
 
     def judge(self, source: Source) -> list[Finding]:

@@ -151,7 +151,7 @@ class Confirmer:
         return found
 
     def of_its_time(self, variant: Variant) -> Variant | None:
-        """The same revision under ``--distbench-against-python``, or None without it."""
+        """The baseline commit under its own software, ``--distbench-against-python``; None without that option."""
         given = self._settings.baseline_python
         return dataclasses.replace(variant, interpreter=find_interpreter(given, self._folder)) if given else None
 
