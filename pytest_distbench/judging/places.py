@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import fmean, median_low
+from typing import NamedTuple
 
+from pytest_distbench.judging.stats import student_t_quantile
 from pytest_distbench.records.places import (
     BACKWARD,
     WAITING,
@@ -31,6 +33,7 @@ _LEAST_SHARE = 0.1  # of the added time that a place needs to be named
 _LEAST_COUNTED = 0.05  # the same where calls differ
 _NOISES = 2.0  # a place by time alone exceeds so many times what its two baseline launches differ by
 _DEVIATIONS = 4.0  # and so many standard deviations of what all places scatter by: the largest of many is not one
+_CONFIDENCE = 0.999  # or this quantile of Student's t: few places estimate their standard deviation badly
 _TELLING = 0.02  # share of an iteration from which a place says how much slower all are
 _SLOWER = 1.03  # from which "every place" is said
 
@@ -227,10 +230,10 @@ def _rows(
         own = {what: cell for what, cell in cells.items() if what in counted or not counted}
         what, lead = max(own.items(), key=lambda item: (item[1].added_s, item[0]))
         then_s, now_s = _then_s(cells), sum(cell.times_s[2] for cell in cells.values())
-        largest_s, scatter = noises[_may_wait(what)]
-        noise = max(_NOISES * _noise_s(cells), scatter * then_s)
+        general = noises[_may_wait(what)]
+        noise = max(_NOISES * _noise_s(cells), general.scatter * then_s)
         if at not in changed:
-            noise = max(noise, _DEVIATIONS * scatter * then_s, largest_s) if shows else math.inf
+            noise = max(noise, general.limit_s(then_s)) if shows else math.inf
         elif shows is None and then_s:
             noise = math.inf
         by_time = share >= _LEAST_SHARE and beyond_s > noise
@@ -264,13 +267,26 @@ def _noise_s(cells: Mapping[str, _Cell]) -> float:
     return abs(sum(cell.times_s[0] - cell.times_s[1] for cell in cells.values()))
 
 
-def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -> tuple[float, float]:
-    """Return the noise of places between launches of the baseline: the largest in seconds, and the relative one."""
-    parts = ({w: c for w, c in of.items() if _may_wait(w) == waits} for t in tables for of in t.values())
-    found = [(_noise_s(cells), _then_s(cells)) for cells in parts]
+class _Noise(NamedTuple):
+    """Noise of places between the launches of the baseline."""
+
+    largest_s: float
+    scatter: float  # standard deviation of what a place takes in another launch, as a share of its time
+    places: int  # that it was estimated from; one of two ranks counts once, as ranks wait for each other
+
+    def limit_s(self, then_s: float) -> float:
+        """Return by how much an unchanged line exceeds its usual time without another cause."""
+        quantile = student_t_quantile(_CONFIDENCE, self.places) if self.places else 0.0
+        return max(max(_DEVIATIONS, quantile) * self.scatter * then_s, self.largest_s)
+
+
+def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -> _Noise:
+    parts = [(at, {w: c for w, c in of.items() if _may_wait(w) == waits}) for t in tables for at, of in t.items()]
+    telling = [(at, cells) for at, cells in parts if _then_s(cells) > _TELLING * whole_s]
     # a launch minus the mean of two others scatters by 1.5 variances, one minus one by 2
-    telling = [0.75 * (noise_s / then_s) ** 2 for noise_s, then_s in found if then_s > _TELLING * whole_s]
-    return max((noise_s for noise_s, _ in found), default=0.0), math.sqrt(fmean(telling or [0.0]))
+    variance = fmean([0.75 * (_noise_s(cells) / _then_s(cells)) ** 2 for _, cells in telling] or [0.0])
+    largest_s = max((_noise_s(cells) for _, cells in parts), default=0.0)
+    return _Noise(largest_s, math.sqrt(variance), len({at for at, _ in telling}))
 
 
 def _named(row: PlaceRow, ranks: Sequence[LoopPlaces], lines: _Lines) -> PlaceRow:

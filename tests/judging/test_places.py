@@ -105,6 +105,18 @@ def test_launches_of_the_same_code_have_no_place_that_stands_out(seed: int) -> N
     assert compare_places(now, then, again, "step").rows == []
 
 
+def test_one_noisy_wait_does_not_tell_how_much_longer_it_takes_in_another_launch() -> None:
+    drawn, named = random.Random(1), 0
+    for _ in range(200):
+        sides = []
+        for _ in range(3):
+            ms = 4 * drawn.lognormvariate(0, 0.5)  # of both ranks: they wait for each other
+            sides.append([rank(USUAL | {(STEP, f"{WAITING}all_reduce"): (0, ms)})] * 2)
+        named += bool(compare_places(*sides, "step").rows)
+
+    assert named <= 2
+
+
 def test_the_late_rank_has_the_place_and_not_the_one_that_waits_for_it() -> None:
     wait = ((STEP, f"{WAITING}all_reduce"), (0.0, 1.0))
     usual = USUAL | dict([wait])
