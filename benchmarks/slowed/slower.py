@@ -1,8 +1,9 @@
-"""More work in the code itself: so much of each iteration's own time again. ``confirmation.py`` writes SHARE."""
+"""More work in the code itself, or more waiting: so much of each iteration's time. ``confirmation.py`` writes both."""
 
 import time
 
 SHARE = 0.0
+WAITS = 0.0
 
 
 def work_more(start: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slower import work_more
+from slower import SHARE, WAITS, work_more
 
 from pytest_distbench.read import stdout
 
@@ -54,6 +54,33 @@ def train(rank):
 
 def test_training(distbench):
     distbench.run(train)
+
+
+STEP_S, PIECES = 0.02, 100
+
+
+def small(rank):
+    """A training step of about STEP_S seconds. More work is more pieces, not a longer time: load does not change it."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.seed)
+    model = DistributedDataParallel(torch.nn.Linear(256, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data, weight = torch.randn(128, 256), torch.randn(256, 256) / 16
+    for _ in rank.timed("step", warmup=5, iterations=50):
+        x = data
+        for _ in range(round(PIECES * (1 + SHARE))):
+            x = (x @ weight).tanh()
+        time.sleep(STEP_S * WAITS)
+        loss = model(data).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_small(distbench):
+    distbench.run(small)
 
 
 def scaled(rank):

@@ -78,7 +78,7 @@ from pytest_distbench.judging.thresholds import (
     whole,
 )
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, geometric_mean, median
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import CPU_S, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
@@ -94,6 +94,7 @@ AGREEING_LAUNCHES = 3
 
 MORE_LAUNCHES = "more launches are needed"
 MARKEDLY = 1.5  # an iteration that takes this many times as long is slow
+_AGREES = 0.5  # share of the tolerance that added CPU time explains, and by which a timing is slower, at least
 MORE_MEMORY = "more memory, and other software versions"
 
 Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
@@ -293,6 +294,23 @@ class Comparison(Compared):
         under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, LEAST_BY_STORED), noise_floor=0.0)
         return dataclasses.replace(self, baseline=both[0], candidate=both[1], under=under)
 
+    def by_cpu_time(self) -> Comparison | None:
+        """The comparison of pairs by CPU time, which other processes change less than wall time; None if unknown."""
+        sides = [
+            [replace(m, value=m.companions.get(CPU_S) or None, better="lower", spread=None) for m in side]
+            for side in (self.candidate, self.baseline, self.control)
+        ]
+        if not self.is_paired or any(m.value is None for side in sides for m in side):
+            return None
+        return Comparison(
+            candidate=sides[0],
+            baseline=sides[1],
+            control=sides[2],
+            under=dataclasses.replace(self.under, comparisons=CAUTION * self.under.comparisons),
+            ab=f"{self.ab}, CPU time of all ranks" if self.ab else "",
+            statistic="A/B CPU time",
+        )
+
     @property
     def companions(self) -> dict[str, tuple[float, float]]:
         """Secondary signals of the timing, before and now."""
@@ -367,6 +385,8 @@ def value_by(statistic: Statistic, launch: Sample) -> float | None:
     """Value of a launch by a statistic."""
     if statistic.endswith("sqrt(min x p25)"):
         return fast_value(launch)
+    if statistic == "A/B CPU time":
+        return launch.companions.get(CPU_S)
     of_all = next((of for of, names in _STATISTICS.items() if statistic in names), None)
     return launch.value if of_all is None else of_all(launch)
 
@@ -538,6 +558,24 @@ def slower(c: Comparison) -> Finding | None:
     return None if code else c.noisy("beyond-threshold", why)
 
 
+def slower_by_cpu_time(c: Comparison) -> Finding | None:
+    """Its ranks compute longer, by more than the noise of CPU time, and the timing agrees.
+
+    This noise is smaller than that of wall time if other processes use the CPUs. CPU time alone makes nothing slower,
+    as it may be of a thread that nobody waits for, and it excuses nothing: a rank that sleeps computes no longer.
+    """
+    by_cpu = c.by_cpu_time()
+    if c.metric.unit != "s" or by_cpu is None or by_cpu.is_vetoed or not by_cpu.is_clear(1.0):
+        return None
+    then_s, now_s, wall_s = (geometric_mean(values) or 0.0 for values in (by_cpu.old, by_cpu.new, c.old))
+    added = min(c.change, math.log1p((now_s - then_s) / max(1, c.metric.ranks) / wall_s))
+    if added <= _AGREES * c.difference.wanted:
+        return None
+    found = by_cpu.noisy("beyond-threshold")
+    reason = found.reason or f"CPU time of all ranks {format_change(by_cpu.ratio or 1.0)}"
+    return replace(found, reason=f"{reason}; wall time {format_change(c.ratio or 1.0)}", companions=c.companions)
+
+
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
     """Slower by a mean of all iterations: most became slow, or a few by much, while the lower quantile stayed."""
     if c.is_clear(1.0) and not c.ab:
@@ -688,6 +726,7 @@ RULES["noisy"] = (
     by_order,
     asked_by_screening,
     slower,
+    slower_by_cpu_time,
     slower_in_all_iterations,
     vetoed,
     better,

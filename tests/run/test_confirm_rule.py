@@ -193,6 +193,56 @@ def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_n
     assert red(1.3) > 55
 
 
+def of_two_ranks(side: Sequence[LaunchRecord], computes: float, rng: random.Random) -> list[LaunchRecord]:
+    """The launches of one side, whose two ranks compute for 0.8 s each, times a factor."""
+    times = [1.6 * computes * math.exp(rng.gauss(0, 0.005)) for _ in side]
+    return [
+        replace(each, measurements=[replace(m, companions={"cpu_s": cpu_s}, ranks=2) for m in each.measurements])
+        for each, cpu_s in zip(side, times, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slower", "computes", "noise", "least", "most"),
+    [
+        (1.3, 1.3, 0.3, 35, 40),
+        (1.3, 1.0, 0.3, 0, 5),
+        (1.0, 1.3, 0.02, 0, 0),
+        (1.0, 1.0, 0.3, 0, 0),
+        (1.3, 1.0, 0.02, 40, 40),
+    ],
+    ids=[
+        "computes longer",
+        "waits, in noise",
+        "in a thread that nobody waits for",
+        "unchanged",
+        "waits, without noise",
+    ],
+)
+def test_cpu_time_shows_in_noise_that_ranks_compute_longer_and_excuses_no_wait(
+    slower: float, computes: float, noise: float, least: int, most: int
+) -> None:
+    red = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        sides = turns(slower, noise=noise, count=LOOKS[2], seed=seed)
+        now, *others = (of_two_ranks(side, f, rng) for side, f in zip(sides, (computes, 1.0, 1.0), strict=True))
+        [found] = confirmed((now, others[0], others[1]))
+        red += found.kind == "regressed"
+
+    assert least <= red <= most
+
+
+def test_a_slowdown_by_cpu_time_names_both_times() -> None:
+    rng = random.Random(1)
+    sides = turns(1.3, noise=0.3, count=LOOKS[2], seed=1)
+    [found] = confirmed(tuple(of_two_ranks(side, f, rng) for side, f in zip(sides, (1.3, 1.0, 1.0), strict=True)))
+
+    assert "baseline commit), CPU time of all ranks: +29.9 % over 7 pairs" in found.reason
+    assert "; wall time +" in found.reason
+    assert found.statistic == "A/B CPU time"
+
+
 @pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
 def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
     def losses(last: float) -> LaunchRecord:
