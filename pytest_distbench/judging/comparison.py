@@ -74,6 +74,7 @@ from pytest_distbench.judging.thresholds import (
     of_pairs,
     of_stored,
     paid,
+    smallest_slowdown,
     stretches,
     whole,
 )
@@ -82,7 +83,15 @@ from pytest_distbench.records.metric import CPU_S, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
-from pytest_distbench.units import format_bytes, format_change, format_values, is_size, quantity, why_impossible
+from pytest_distbench.units import (
+    format_bytes,
+    format_change,
+    format_percent,
+    format_values,
+    is_size,
+    quantity,
+    why_impossible,
+)
 
 if TYPE_CHECKING:
     from pytest_distbench.judging.screening import Neighbours, Screening
@@ -94,6 +103,7 @@ AGREEING_LAUNCHES = 3
 
 MORE_LAUNCHES = "more launches are needed"
 MARKEDLY = 1.5  # an iteration that takes this many times as long is slow
+_SCATTER = 0.025  # standard deviation of pairs, as a logarithm, that hides small slowdowns
 _AGREES = 0.5  # share of the tolerance that added CPU time explains, and by which a timing is slower, at least
 MORE_MEMORY = "more memory, and other software versions"
 
@@ -234,6 +244,18 @@ class Comparison(Compared):
         return bool(self.ab) and abs(self.change) <= VETO * abs(statistics.fmean(self.null or [0.0]))
 
     @property
+    def seen_so_far(self) -> str:
+        """The slowdown that the pairs so far detect, in a clause, or "" if they agree well."""
+        pairs = len(self.new)
+        scatter = self.difference.error * math.sqrt(pairs)
+        if scatter <= _SCATTER:
+            return ""
+        under = dataclasses.replace(self.under, looks=(*(n for n in self.under.looks if n < pairs), pairs))
+        seen = smallest_slowdown(scatter, under)
+        shown = f"from {format_change(1 + seen)} on" if seen <= BLIND_LIMIT else "beyond a doubling"
+        return f"pairs scatter by {format_percent(scatter)}, so {pairs} of them detect slowdowns {shown}"
+
+    @property
     def mde(self) -> float:
         excused = min(self.under.explained_by_others, LARGEST_EXPONENT)
         return max(self.difference.mde, 0.0 if is_size(self.metric.unit) else math.expm1(excused))
@@ -340,7 +362,8 @@ class Comparison(Compared):
             change = f"{self.ab}: {format_change(self.ratio or 1.0)} over {len(now)} pairs"
             itself = statistics.fmean(self.null) if self.null else None
             text = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
-            reason = f"{text}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else text
+            says_more = row.verdict == "inconclusive" and reason and reason != MORE_LAUNCHES
+            reason = f"{text}; {reason}" if says_more else text
             if itself is not None:
                 facts["noise_floor"] = math.exp(itself) - 1
                 if row.verdict == "regressed" and self.is_vetoed:
@@ -691,7 +714,7 @@ def slower_by_the_machine(c: Comparison) -> Finding | None:
 def still_open(c: Comparison) -> Finding | None:
     if c.is_last or c.is_ruled_out:
         return None
-    return c.noisy("launches-used-up", "more pairs are needed" if c.is_paired else MORE_LAUNCHES, is_open=True)
+    return c.noisy("launches-used-up", c.seen_so_far if c.is_paired else MORE_LAUNCHES, is_open=True)
 
 
 def blind(c: Comparison) -> Finding | None:

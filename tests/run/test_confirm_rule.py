@@ -243,6 +243,14 @@ def test_a_slowdown_by_cpu_time_names_both_times() -> None:
     assert found.statistic == "A/B CPU time"
 
 
+@pytest.mark.parametrize(("noise", "says"), [(0.1, True), (0.01, False)])
+def test_an_open_comparison_names_the_slowdown_that_so_noisy_pairs_detect(noise: float, says: bool) -> None:
+    [found] = confirmed(turns(1.15, noise=noise, seed=3))
+
+    assert found.is_open
+    assert ("; pairs scatter by " in found.reason and "so 3 of them detect slowdowns from +" in found.reason) is says
+
+
 @pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
 def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
     def losses(last: float) -> LaunchRecord:
