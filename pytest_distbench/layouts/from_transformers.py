@@ -366,6 +366,11 @@ def _own_plan(run: Pass) -> None:
     run.train(model)
 
 
+def _has_one_output(_layer: nn.Module, _args: object, output: object) -> None:
+    if not isinstance(output, torch.Tensor):
+        raise unittest.SkipTest("its layers pass more than hidden states to each other, which are what a stage gets")
+
+
 def _stages(model: Any, ranks: int, plan: Mapping[str, object]) -> Any:
     return _Stages(model, ranks, plan)
 
@@ -396,6 +401,8 @@ class _Stages:
         for i in range(len(base.layers)):
             if not bounds[0] <= i < bounds[1]:
                 base.layers[i] = PipelineIdentityLayer()
+            else:
+                base.layers[i].register_forward_hook(_has_one_output)
         if base is not model and stage < last:
             for name, _ in list(model.named_children()):
                 if name != model.base_model_prefix:

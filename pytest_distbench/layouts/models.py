@@ -7,7 +7,7 @@ import json
 import sys
 import unittest
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ def compare_model(rank: RankContext) -> None:
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
     try:
         training = together(rank, lambda: module.training(rank, name))
-        _compare(rank, training, library, alone=skipping(CANNOT_TRAIN))
+        _compare(rank, training, library, is_library=True)
     except unittest.SkipTest as reason:
         raise unittest.SkipTest(f"{name}: {reason}") from reason
 
@@ -51,11 +51,11 @@ def compare_made(rank: RankContext, make: object) -> None:
         if not callable(make):
             raise BodyError(f"wanted a function that returns a module and a batch, found {show(make)}")
         make = _training(make)
-    _compare(rank, make, file, alone=nullcontext())
+    _compare(rank, make, file)
 
 
-def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: AbstractContextManager[None]) -> None:
-    """Compare a training after each rank alone has computed a step of it, in the context ``alone``."""
+def _compare(rank: RankContext, training: TrainSpec, source: str, *, is_library: bool = False) -> None:
+    """Compare a training after each rank alone has computed a step of it, which skips a library's that fails."""
     layout = rank.params["layout"]
     known = LAYOUTS.get(layout)
     if layout not in training.layouts and known is not None:
@@ -65,9 +65,13 @@ def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: Abst
     torch.manual_seed(rank.seed)
 
     def step() -> None:
-        with alone:
-            inputs, targets = training.batch(0)
-            training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
+        with skipping(CANNOT_TRAIN) if is_library else nullcontext(), without_dropout():
+            inputs, targets = (part.to(rank.device) for part in training.batch(0))
+            model = training.model().to(rank.device)
+            before = torch.get_rng_state()
+            training.loss(model(inputs), targets).backward()
+            if is_library and not torch.equal(before, torch.get_rng_state()):
+                raise unittest.SkipTest("it draws random numbers in training, so no two passes are equal")
 
     together(rank, step)
     key = json.dumps([source, *(rank.params[name] for name in ("model", "steps", "precision")), rank.seed])

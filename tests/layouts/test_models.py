@@ -173,6 +173,18 @@ def test_a_model_of_a_library_that_one_rank_cannot_train_is_skipped_and_one_of_t
         models.compare_model(rank)
 
 
+def test_a_model_of_a_library_that_draws_random_numbers_in_training_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noisy(Classifier):
+        def forward(self, x: torch.Tensor, targets: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return super().forward(x + torch.rand_like(x), targets, scale)
+
+    library = types.SimpleNamespace(training=lambda rank, name: models._training(lambda: (Noisy(), rows())))
+    monkeypatch.setattr(models.importlib, "import_module", lambda name: library)
+
+    with pytest.raises(unittest.SkipTest, match="it draws random numbers in training"):
+        models.compare_model(asked_for("ddp"))
+
+
 def test_where_one_rank_skips_all_do() -> None:
     rank = make_rank()
     packed = io.BytesIO()
