@@ -68,7 +68,7 @@ def regressions(result: CaseResult) -> list[Finding]:
 
 
 def communication(result: CaseResult) -> Iterator[Finding]:
-    """Communication that changed, with or without a metric that regressed besides."""
+    """Finding on a changed communication fingerprint, whether or not a metric regressed too."""
     is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
@@ -242,9 +242,9 @@ def frequencies(result: CaseResult) -> Iterator[Finding]:
 
 
 def algorithm(result: CaseResult) -> Iterator[Finding]:
-    """NCCL sums in an order of its own choice, by message size, topology and version, unless NCCL_ALGO is set.
+    """Finding if other digits of a curve may come from NCCL, which without NCCL_ALGO chooses the order of its sums.
 
-    Two ranks have one order only, and both sides of a pair have what this run has.
+    Not for two ranks, which have one order only, nor for interleaved launches, whose sides choose alike.
     """
     if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
         return
@@ -293,7 +293,7 @@ def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
 
 
 def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """What an injected slowdown did not reach, and in how many cases it was detected."""
+    """Remarks on injected slowdowns: in how many cases they were detected, and which timings they cannot reach."""
     controls = [(r, r.control) for r in results if r.control is not None]
     groups = grouped((control.why_not, r.case.title) for r, control in controls if control.why_not)
     for why, titles in groups.items():
@@ -348,7 +348,7 @@ def _is_speed(verdict: Finding) -> bool:
 
 
 def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """All cases changed the same way against stored baselines: each by the median of its timings and rates."""
+    """Remark that all cases changed the same way against stored baselines, by the median of each case's timings."""
     found = []
     for result in _compared(results):
         changes = [
@@ -372,7 +372,7 @@ def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Metrics that passed and could not have failed.
+    """Remark on metrics that passed and could not have failed.
 
     A noisy one, if its rule could miss a doubling (:func:`sensitivity` covers timings); an exact one, if the software
     is another; one that is judged over seeds, if besides there is one seed, and no curve confirms the baseline's
@@ -563,7 +563,7 @@ def _steps(result: CaseResult) -> list[str]:
 
 
 def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Finding:
-    """Files of a change that were not used, because its base judged it; there may be none."""
+    """Remark on the files of a change that were not used, as its base judged it (``--distbench-judge=base``)."""
     if not not_used:
         return Finding(
             code="judged-by-base",

@@ -114,7 +114,7 @@ def error_share(key: str, runs: Iterable[Neighbours]) -> float:
 
 
 def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
-    """Neighbouring sizes as one metric, their geometric mean, or None if the launch lacks one of them."""
+    """Geometric mean of a launch's samples at neighbouring sizes, as one sample; None if it lacks one of them."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     metrics = [found[key] for key in run.keys if key in found]
     is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
@@ -122,7 +122,10 @@ def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
 
 
 def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """A run as one metric of a baseline, or empty if a launch lacks part of it."""
+    """Geometric mean over neighbouring sizes in each stored launch; ``metrics``: samples by size, then launch.
+
+    [] if a launch lacks one of the sizes.
+    """
     if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
         return []
     return [_together(launch) for launch in zip(*metrics, strict=True)]
@@ -171,15 +174,15 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence that some metrics became worse. Differences are of logarithms, positive towards worse.
+    """Evidence that some metrics became worse, for :class:`Screening`. Logarithms, positive towards worse.
 
     Attributes:
-        keys: of the metrics that it concerns.
+        keys: keys of these metrics.
         worse_by: difference of the launches from the stored ones.
         sigma: standard deviation between stored launches.
-        stored, launches: how many there are.
+        stored, launches: numbers of launches in the baseline and in this run.
         floor: half of the tolerance.
-        asking, confirming: error rates of the first launch, and of the last.
+        asking, confirming: error rates at which it asks for another launch, and at which it is suspicious in the end.
         is_timing: whether it covers everything that takes longer, and not only what computes more.
     """
 
