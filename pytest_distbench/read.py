@@ -64,7 +64,7 @@ class Reading(TypedDict, total=False):
 
 
 class RowReading(Reading, total=False):
-    """Keywords of readers of rows."""
+    """Further keywords of readers of rows: ``where`` and ``step``, see the module."""
 
     where: Mapping[str, Scalar]
     step: str | None

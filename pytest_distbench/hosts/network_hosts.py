@@ -45,8 +45,8 @@ _QUEUE = "100ms"
 
 
 Commands = tuple[str, int | None, list[str]]
-"""A program (``ip``, ``tc`` or ``bridge``); the host in whose namespace it runs, or None for the switch's; and its stdin
-under ``-batch -``, line by line."""
+"""A program (``ip``, ``tc`` or ``bridge``); the host in whose namespace it runs, or None for the switch's; and lines of
+its stdin under ``-batch -``."""
 
 
 def underlay(network: Network) -> str:

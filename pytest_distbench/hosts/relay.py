@@ -47,7 +47,7 @@ _LOST_S = 20  # after so many seconds without any sign of the other end a connec
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Variable with gloo's network interface. Unless it is set, ranks on several hosts get the one towards pytest's host."""
+"""Variable with gloo's network interface. Unless it is set, ranks on several hosts use the one to pytest's host."""
 
 OF_THE_HOST = {
     "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
