@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
     Attributes:
         deviation: distance from the expected value.
-        factor: factor of the nearest multiple of the expected value.
+        factor: factor by which the nearest multiple of the expected value differs from it.
         rest: distance from that multiple.
     """
 
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 MISSING = Seen(math.inf, 0.0, math.inf)
 NOT_FINITE = Seen(math.inf, 1.0, math.inf)
-"""Both have an infinite deviation: a maximum over ranks keeps infinity, and may lose NaN."""
+"""Distances of a quantity with NaN or infinity in it: a maximum over ranks keeps infinity, and may lose NaN."""
 
 
 class StepReference:

@@ -211,9 +211,7 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """A row of the table: a change of a trend's level from ``before`` to ``after``, at the run with this index.
-
-    Index 0 stands for no change; then the levels are the medians of the first and of the last runs."""
+    """A change of a trend's level at run ``index``. Index 0: no change, and the levels of the first and last runs."""
 
     trend: Trend
     index: int

@@ -41,15 +41,15 @@ class RankContext(Member):
         world_size: processes in the group.
         node: index of the host.
         device: ``torch.device`` of this rank.
-        backend: of the process group.
-        params: what ``distbench.run(params=...)`` got.
-        seed: the same in every rank and launch.
+        backend: backend of the process group: ``gloo``.
+        params: parameters that the test gave: ``distbench.run(params=...)``.
+        seed: seed of the training, the same in every rank and launch.
         launch: index of this launch in its case.
         data_dir: folder shared by the launches of this run.
-        watch: takes the fingerprints.
+        watch: takes the communication fingerprints.
         delay: delays the timed code, for a positive control.
-        is_memory_its_own: this process's peak memory is the workload's, and is recorded.
-        only_structure: this process represents one rank on the backend ``fake``: timings and values mean nothing.
+        is_memory_its_own: whether this process's peak memory is the workload's, and is recorded.
+        only_structure: whether this process represents one rank on the backend ``fake``, without timings and values.
     """
 
     def timed(

@@ -254,7 +254,7 @@ class Phases:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Exclude what happens inside from its step; the phases around it are marked as apart."""
+        """Exclude the time of the code inside from that of its step; the phases around it are marked ``is_apart``."""
         for phase in (phase for o in self._open if isinstance(o, Loop) for phase in o.entered):
             phase.is_apart = True
         self._is_apart = True

@@ -42,9 +42,9 @@ class Folder:
     """A folder of files that this host has mounted, the same for all processes that read it.
 
     Attributes:
-        where: as it was given.
-        kind: a disk of this host (memory counts as one), a mount, or an object store.
-        file_system: its name in the system or the URL: ``ext4``, ``nfs4``, ``s3``.
+        where: path or URL as the user gave it.
+        kind: a disk of this host (memory counts as one), a network mount, or an object store.
+        file_system: name of the file system, or scheme of the URL: ``ext4``, ``nfs4``, ``s3``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -186,10 +186,10 @@ class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
     Synthetic ones are on the rank's device, others on the host.
 
     Attributes:
-        batch: samples of one, per rank.
+        batch: samples of a batch, per rank.
         identity: what defines the input, for ``identity=`` of every number that depends on it.
-        facts: what describes it.
-        ahead: most batches that may be ready before anybody waits.
+        facts: what else describes the input, for ``facts=``.
+        ahead: most batches that a loader may have ready in advance.
         waited_s: seconds that callers have waited for batches so far.
     """
 

@@ -53,7 +53,7 @@ _LAUNCHER = "launcher"
 
 @dataclass(slots=True, kw_only=True)
 class CostRow:
-    """A result that a case bought, ``run``, ``accuracy 0.97`` or ``million samples``, and its cost.
+    """A row: time and cost of a case for ``what``, which is ``run``, ``accuracy 0.97`` or ``million samples``.
 
     Times and steps are medians over launches and seeds; the time is None if no training met the goal. ``met`` says how
     many did: ``4 of 5``. ``least`` is the row of the smallest world size, which may be this one.

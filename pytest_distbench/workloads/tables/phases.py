@@ -28,9 +28,10 @@ _Path = tuple[str, ...]
 
 
 class PhaseRow(NamedTuple):
-    """A step, a part of it, its unaccounted rest, or a phase apart from it. Lists are by rank, means over all steps.
+    """A row: a step, a phase of it, time of a step in no phase, or a phase outside of steps.
 
-    A script as a whole, whose loop is its wall time, is one step. ``waits_s`` includes that of the phase's own parts.
+    Lists are by rank, means over all steps. A whole script counts as one step. ``waits_s`` includes the waits in phases
+    inside of this one.
     """
 
     result: CaseResult
