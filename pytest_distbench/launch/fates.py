@@ -173,7 +173,7 @@ def _with_unclear_order(fates: Sequence[RankFate], heard: Heard, ending: Ending)
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
-    """Ranks that did not go on: alive at the time-out, or while all failed ranks had only waited in vain."""
+    """Ranks that hung: alive at the time-out, or when all ranks that failed had given up waiting for others."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent

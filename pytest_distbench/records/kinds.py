@@ -79,7 +79,7 @@ Shape = Literal["any", "series", "number", "tensors"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
-"""Rules that do not judge by the noise between launches; every other rule does."""
+"""Rules (``MetricKind.rule``) that do not judge by the noise between launches; every other rule does."""
 
 LOWER_QUANTILE = 0.25
 """A launch's value is its 25th percentile on the fast end: it converges first and ignores the scheduler's spikes."""
@@ -165,7 +165,7 @@ class MetricKind:
 
     @property
     def needs_few_launches(self) -> bool:
-        """Whether one or two launches show all of it, as it hardly scatters."""
+        """Whether one or two launches are enough: exact numbers and memory hardly differ between launches."""
         return self.is_exact or self.is_memory
 
     @property
@@ -180,7 +180,7 @@ class MetricKind:
 
     @property
     def repeats_exactly(self) -> bool:
-        """Whether every digit of it counts."""
+        """Whether launches of the same code must give the same digits."""
         return self.rule == "exact" or self.is_of_training or self.is_steady
 
     def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:

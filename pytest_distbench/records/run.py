@@ -39,7 +39,7 @@ Statistic = Literal[
 
 
 class StatisticWords(NamedTuple):
-    """Statistic for people: in the cell of a table, and how it is computed from the launches."""
+    """Words for a statistic: ``shown`` in the cell of a table; ``means``: how it is computed from the launches."""
 
     shown: str
     means: str
@@ -116,7 +116,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def row(self) -> Reason:
-        """Row of its code: what follows from it."""
+        """The row of the finding's reason code: its verdict, and what follows from it."""
         return reason(self.code)
 
     @property
@@ -125,7 +125,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Its sentence with its mark."""
+        """The finding's sentence behind its one-character mark: ``x ...`` for a regression."""
         return f"{self.row.mark} {self.reason}" if self.row.mark else self.reason
 
     @property
@@ -149,7 +149,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
 
 Step = Literal["", "stored", "screening", "turns", "bound"]
-"""What decided about a control: nothing; launches against the baseline alone; few of them, suspicious or not;
+"""What decided whether an injected slowdown was detected: nothing; a comparison with the baseline; a screening;
 alternating launches, delayed and not; a bound of the number."""
 
 
@@ -176,7 +176,7 @@ class Control(Record, frozen=True, kw_only=True):
 
 
 def is_found(verdict: Finding) -> bool:
-    """Whether it would have failed its test."""
+    """Whether a verdict on a slowed number would fail its test: the injected slowdown was detected."""
     return verdict.kind == "regressed" or verdict.row.may_be_confirmed
 
 
@@ -330,7 +330,7 @@ def number_hosts(result: CaseResult) -> CaseResult:
 
 
 def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """The same cases; tests of one name in several files get as much of the path as distinguishes them."""
+    """The same cases with ``case.place`` set for tests of one name in several files: the end of the file's path."""
     files: dict[str, set[str]] = {}
     for result in results:
         files.setdefault(result.case.function, set()).add(result.case.test.partition("::")[0])

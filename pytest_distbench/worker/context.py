@@ -207,7 +207,7 @@ class Goal:
         """Prepare a training.
 
         Args:
-            rank: where it runs.
+            rank: this process in its group.
             metric: name of the evaluated metric.
             target: value that ends the training.
             every: steps between two evaluations.

@@ -42,7 +42,7 @@ _WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filena
 
 
 class SaveWatch:
-    """Reads what this rank saves. ``saved``: ``model.pt: layer1.weight`` -> its state; ``remarks``: what was skipped."""
+    """Reads what this rank saves. ``saved``: ``model.pt: layer1.weight`` -> state; ``remarks``: what was skipped."""
 
     def __init__(
         self, *, world_size: int, folder: Path, updates: Callable[[], int], is_clocked: Callable[[], bool]

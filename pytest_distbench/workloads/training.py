@@ -296,8 +296,8 @@ class Checkpoints:
         """Go on from the newest checkpoint.
 
         Args:
-            rank: whose parameters name the folder.
-            parts: what has a state, by name.
+            rank: this process; its parameter ``checkpoints`` names the folder.
+            parts: objects with ``state_dict`` and ``load_state_dict``, by name.
 
         Raises:
             RecordingError: what was saved is of other ranks or other parts.
