@@ -60,7 +60,7 @@ class Call(NamedTuple):
         size: number of ranks of its group, 2 for a send or recv.
         stride: distance from each rank of the group to the next, or 0 if it varies.
         is_sharding: FSDP issues it, on a stream of its own on GPUs.
-        in_backward: it was issued in the backward pass.
+        in_backward: whether it was issued in the backward pass.
     """
 
     op: str

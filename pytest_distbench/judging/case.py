@@ -459,7 +459,7 @@ class RunComparison:
     """Verdicts on the cases that both runs have, and the names of the others.
 
     Attributes:
-        verdicts: on the newer run's launches, compared with the older one's.
+        verdicts: verdicts of the comparison of the newer run's launches with the older run's.
         few: cases of the older run with too few launches to estimate their noise.
     """
 

@@ -108,10 +108,10 @@ class Comparison(Compared):
         candidate: samples of this run's launches; a launch that lacks the metric has a sample without value.
         baseline: samples of the stored launches, or of the other launch of each pair; empty without a baseline.
         control: samples of the third launch of each triple: the other side once more, which then counts with the mean.
-        statistic: of pairs, if not that of their values or lower quantiles.
+        statistic: statistic of pairs, if it is another one than that of their values or lower quantiles.
         ab: beginning of the sentences of triples: ``interleaved A/B with 3f2a91c0d4``.
         neighbours: runs of sizes that it belongs to, the shortest first, with their finding and their sizes.
-        screening: of launches that interleaved ones can follow, or None.
+        screening: result of screening a few launches, if interleaved ones can confirm it, or None.
         is_faster_machine: whether most timings of the case became faster alike.
     """
 

@@ -178,7 +178,7 @@ def compare(
     """Compare a curve with the stored one of the same seed.
 
     Args:
-        current: as many values, or more.
+        current: the new curve: as many values as ``stored``, or more.
         rtol: accepted relative deviation of each step, if somebody has set one, or None for :func:`limits`.
         rounding: deviations up to this do not mark the step at which the divergence starts; 0 if the curve is known
             to repeat bit for bit.

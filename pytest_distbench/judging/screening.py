@@ -87,8 +87,8 @@ class Neighbours:
     """Run of neighbouring sizes.
 
     Attributes:
-        key: of all of them together; its name is that of the metric and the length.
-        share: of the error rate of one comparison.
+        key: key of all sizes together; its name is made of the metric's name and the number of sizes.
+        share: share of a comparison's error rate that the run may spend.
     """
 
     keys: tuple[str, ...]

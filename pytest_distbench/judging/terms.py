@@ -47,8 +47,8 @@ class Terms:
     """How the metrics of a case are judged.
 
     Attributes:
-        tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None if
-            the test sets none.
+        tolerance: what the test accepts, by the argument of ``run`` or else its marker: a fraction, or one per metric
+            name; None if the test sets none.
         metrics: names of the metrics that the test judges, or None for all.
         not_evaluated: metrics without a verdict, because another run on this host disturbed them.
         largest_message: bytes above which sweeps leave messages out, or None.

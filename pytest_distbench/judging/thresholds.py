@@ -129,7 +129,7 @@ class Circumstances:
     """What a finding depends on besides the samples.
 
     Attributes:
-        tolerance: of this metric, as a fraction, 0.1 is 10 %.
+        tolerance: accepted change of this metric towards worse, as a fraction: 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
         whole_comparisons: comparisons of triples by all of their iterations.
         max_launches: the most there may be of this run.
@@ -143,7 +143,7 @@ class Circumstances:
         crowding: how many times as long the ranks' work takes because others want their CPUs, over what it was then;
             None if unknown, now or then: ``busier_cores`` decides.
         disturbance: why a slowdown may be the GPU's and not the code's, in a clause, or "".
-        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.screening`.
+        share: share of a comparison's error rate that this metric may spend, see ``judging/screening.py``.
         shift: reserve for an environment shift between the baseline and this run, see :data:`SHIFT`.
     """
 
@@ -341,7 +341,7 @@ def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[
     """Logarithms of what is judged of the launches that have a value.
 
     Args:
-        timed: by their iterations, which all of them have; else by their values.
+        timed: whether to use iterations, which all launches must have, or their values; None: iterations if known.
     """
     timed = are_timed(launches) if timed is None else timed
     rows = [(m.value, m.spread if timed else None) for m in launches if m.value is not None]

@@ -109,7 +109,7 @@ class Ending:
 
     Attributes:
         ended_by_us: ranks that were alive when the launch was ended by force.
-        left: those of ``ended_by_us`` that had closed their connection to pytest before.
+        left: ranks of ``ended_by_us`` that had closed their connection to pytest before.
         started_at: when the launcher was asked to start; all moments are CLOCK_MONOTONIC seconds.
         up_at: when the last rank had said hello.
         finished_at: when no process of the launch was left.

@@ -244,7 +244,7 @@ class _NearTies(TorchFunctionMode):
     """Records the samples for which a ``topk`` is close to a tie.
 
     Attributes:
-        samples: their indices in the batch.
+        samples: indices of such samples in the batch.
         has_choices: whether ``topk`` was called.
     """
 

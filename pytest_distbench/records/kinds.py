@@ -102,7 +102,7 @@ class MetricKind:
         shape: ``series`` or ``number`` if only that can be recorded; ``any``: both; ``tensors``: the plugin alone
             records it.
         limit_text: prints a threshold, a fraction of the baseline.
-        is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
+        is_steady: whether each launch of the same code has the same digits, though no rule of
             :data:`STEADY_RULES` judges it.
         tolerance: default if the test and the baseline set none for the metric itself, or None for the run's.
     """

@@ -55,7 +55,7 @@ REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
 
 UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
-"""Names of metrics that are recorded in every test, unasked: not judged if there are no others, or one side lacks them."""
+"""Metrics that are recorded in every test, unasked: not judged if there are no others, or if one side lacks them."""
 
 CPU_THROTTLED = "cpu_throttled"
 """Share of the CPU quota's periods in which it stopped a rank; of the ranks, the smallest share."""

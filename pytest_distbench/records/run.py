@@ -125,7 +125,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The finding's sentence behind its one-character mark: ``x ...`` for a regression."""
+        """The finding's sentence behind its mark, a character such as ``!`` for a regression."""
         return f"{self.row.mark} {self.reason}" if self.row.mark else self.reason
 
     @property

@@ -104,7 +104,7 @@ def cleans_up(command_line: bytes) -> bool:
     """Whether a process, by its command line, removes files and semaphores of others when they have ended.
 
     Args:
-        command_line: as /proc/PID/cmdline has it.
+        command_line: content of /proc/PID/cmdline.
     """
     return any(cleaner in command_line for cleaner in _CLEANERS)
 

@@ -79,7 +79,7 @@ class RankContext(Member):
         replayed ``iterations`` times: the loop body runs in the warm-up, and once more with index 0.
 
         Args:
-            name: of the metric, in seconds; lower is better.
+            name: name of the metric, which is in seconds; lower is better.
             warmup: untimed iterations; 1 and 2 are 3 on CUDA.
             iterations: timed iterations, at least 1.
             at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
@@ -324,7 +324,7 @@ class Goal:
 
         Args:
             evaluate: returns the metric; rank 0's value counts, and its time is not part of the step's.
-            loss: of this rank and step: a number, or a tensor of one element.
+            loss: loss of this rank in this step: a number, or a tensor of one element.
 
         Where no value means anything, on the backend ``fake``, nothing is evaluated.
 

@@ -133,7 +133,7 @@ class Member:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
 
         Args:
-            name: of the metric.
+            name: name of the metric.
             value: a finite number, a series, or None for "has no value"; numpy's and torch's count, too.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
             better: how it is judged, one of :data:`~pytest_distbench.records.kinds.METRIC_KINDS`: ``info`` (shown
@@ -217,7 +217,7 @@ class Member:
         synchronize with the device.
 
         Args:
-            name: of the part.
+            name: name of the part.
             better: ``info`` explains other metrics; ``lower`` is judged itself.
 
         Raises:

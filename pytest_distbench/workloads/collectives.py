@@ -88,7 +88,7 @@ class Operation:
     """One collective operation.
 
     Attributes:
-        name: its torch name.
+        name: torch's name of the operation: ``all_reduce``.
         busbw_factor: ranks of the group -> busbw / algbw. 0 at one rank, where nothing travels.
         source: where the factor comes from.
         call: makes one call as the form says. With ``form.is_async`` it returns the work.
@@ -100,8 +100,8 @@ class Operation:
         alignment: bytes to which each of these parts is rounded, at least an element.
         in_place: the ways it can work, the usual one first: True if the buffers share memory.
         copies: out of place it works on a copy, which is made untimed: torch has it in place only.
-        reduces: it takes a reduce operation.
-        is_rooted: it has a root.
+        reduces: whether it takes a reduce operation.
+        is_rooted: whether it has a root.
         coalesces: torch can make several calls of it one.
         min_ranks: fewest ranks of a group that can do it.
         options: further parts of the timing's identity.

@@ -289,7 +289,7 @@ class Preset:
         sizes: message sizes in bytes, from the bytes of an element.
         iterations: timed per size, or None for as many as fit a time budget.
         warmup: untimed iterations per size.
-        mode: of timing.
+        mode: mode of timing, as for ``rank.timed``.
         over_ranks: how an iteration's time is made from the ranks' times.
         as_memory_allows: the largest sizes are left out if a rank has no memory for them.
     """

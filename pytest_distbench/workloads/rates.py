@@ -199,7 +199,7 @@ def peak_flops(device_name: str) -> float:
     """Peak of one device in FLOP/s, see :data:`PEAKS`.
 
     Args:
-        device_name: as ``torch.cuda.get_device_name`` gives it.
+        device_name: name of the GPU, as ``torch.cuda.get_device_name`` gives it.
 
     Raises:
         RecordingError: it is in no row of the table.

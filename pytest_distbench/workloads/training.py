@@ -38,7 +38,7 @@ def preset_of(rank: RankContext, presets: Mapping[str, P]) -> P:
     ``{"preset": "small", "rate": 0.05}`` is the row *small* at another rate.
 
     Args:
-        rank: gives the parameters.
+        rank: this process, with the parameters of the test.
         presets: dataclasses by name.
 
     Raises:

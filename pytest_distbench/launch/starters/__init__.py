@@ -86,7 +86,7 @@ class Hosting:
             hosts, whose relays start them (``hosts/relay.py``); what else runs there, and which GPUs there are, is
             unknown here. ``none``: nowhere, they are simulated.
         is_spaced: launches are spaced out in time on a restless machine, as consecutive ones see the same interference.
-        sets_threads: they are forked from a process that has torch loaded, and must be given their number of threads.
+        sets_threads: whether ranks are forked with torch loaded, and must be given their number of threads.
     """
 
     hosts: Literal["none", "one", "many"] = "one"

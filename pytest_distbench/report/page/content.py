@@ -104,7 +104,7 @@ def page_of(
     them, and above the cases with the class of their words.
 
     Args:
-        charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
+        charts: function that draws a case's charts from other files: a row of :data:`PAGE_FILES`.
     """
     kinds: dict[str, tuple[Severity, str]] = {
         BROKEN: ("failure", "A rank failed, so nothing was judged."),
