@@ -104,7 +104,7 @@ class Host:
         return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
 
     def set_offset(self, readings: Sequence[tuple[float, float]]) -> None:
-        """Take the best reading; the first sets the offset, later ones add their difference to the error."""
+        """Use the (error, offset) with the smallest error: the first sets the offset, later ones widen the error."""
         error_s, offset_s = min(readings, default=(math.inf, self.offset_s))
         if self.error_s is None:
             self.offset_s = offset_s

@@ -253,7 +253,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
 
 
 def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
-    """Keys of the metrics that a bound names, with a rate if it names one. Metrics come before the rates of a sweep."""
+    """(key, None) for each metric that a bound names, or else (key, rate) for each from which that rate is computed."""
     named = [(key, None) for key, found in measured.items() if metric in (key, found[0].name)]
     return [*named] or [
         (key, rate)

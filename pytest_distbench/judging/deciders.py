@@ -42,12 +42,12 @@ class Compared(ABC):
     @property
     @abstractmethod
     def metric(self) -> Sample:
-        """Any measurement of this run."""
+        """One of this run's samples of the metric."""
 
     @property
     @abstractmethod
     def known_as(self) -> Sample | None:
-        """Any measurement of the baseline, or None."""
+        """One of the baseline's samples of the metric, or None if it has none."""
 
     @property
     @abstractmethod

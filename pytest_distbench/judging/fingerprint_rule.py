@@ -270,7 +270,7 @@ def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
 
 
 def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
-    """The fingerprints on which the launches agree, by key; one that differs between them says so."""
+    """Key of a loop's metric -> fingerprint of its launches, joined by :func:`agree`."""
     found: dict[str, list[Fingerprint]] = {}
     for launch in launches:
         for key, fingerprint in launch.fingerprints.items():
@@ -356,7 +356,7 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
 def comparable(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
-    """Both without reductions, roots and partners if one of them does not record these."""
+    """Both sequences of collectives; without reductions, roots and partners if one of them does not record these."""
     if all(c.how is not None for c in (*before, *after)):
         return before, after
     return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]

@@ -109,7 +109,7 @@ def find_runs(metrics: Iterable[Sample]) -> list[Neighbours]:
 
 
 def error_share(key: str, runs: Iterable[Neighbours]) -> float:
-    """Share of its error rate that a metric has for itself: 1.0 without a neighbour."""
+    """Share of a comparison's error rate for a metric alone; runs of sizes have the rest. 1.0 without neighbours."""
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
@@ -143,7 +143,7 @@ def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, S
 
 
 def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Neighbours]:
-    """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
+    """Runs of 2, 4 and 8 sizes in a gapless row of sizes, each with its share of a comparison's error rate."""
     lengths = [length for length in LENGTHS if length <= len(row)]
     for length in lengths:
         last = len(row) - length
@@ -228,7 +228,7 @@ class Screening(tuple[Evidence, ...]):
     """Evidence on the timings of a case."""
 
     def asks(self, metric: str) -> bool:
-        """Whether a timing looks worse, while one more launch of the candidate may show that it is not."""
+        """Whether a timing looks slower after so few launches that another one is needed to know."""
         found = [e for e in self if metric in e.keys]
         return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_timing for e in found)
 

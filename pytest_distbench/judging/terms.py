@@ -199,10 +199,10 @@ _OF_A_RUN = re.compile(
     r"|(?<=tmp)[a-z0-9_]{6,8}(?![a-z0-9_])",  # the end of a temporary name
     re.IGNORECASE,
 )
-"""Names of a single run: the next run has another."""
+"""Pattern of texts that differ in each run: UUIDs, dates, random temporary names."""
 
 _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|num|id|attempt)$|\bpid$", re.IGNORECASE)
-"""Names that CI systems and schedulers give to such values."""
+"""Pattern of variable names with which CI systems and schedulers number a run, such as ``BUILD_ID``."""
 
 
 _COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]

@@ -87,7 +87,7 @@ class Family(Compared):
 
     @property
     def metric(self) -> Sample:
-        """Any measurement: name, unit, kind and identity are the same in all."""
+        """One of this run's samples: name, unit, kind and identity are the same in all of them."""
         return next(iter(self.current.values()))[0]
 
     @property

@@ -22,7 +22,7 @@ from pytest_distbench.layouts.training import AVERAGE, Batch, Step, Tensors, Tra
 
 
 class Seen(NamedTuple):
-    """Distances of a quantity from its expected value, over the norm of that.
+    """How far a quantity is from its expected value; distances are relative to the norm of the expected value.
 
     Attributes:
         deviation: distance from the expected value.

@@ -86,7 +86,7 @@ class GpuWatch:
         self._gpus = gpus
         self._host_cpu = cpu_name()
         self._is_foreign, self._name_of = is_foreign or _is_foreign, name_of or _process_name
-        """None for a process of another namespace; "" if its name is unknown."""
+        """Functions of a process id: whether the process is foreign, or None if unknown; and its name, or ""."""
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}

@@ -170,7 +170,7 @@ class MetricKind:
 
     @property
     def is_judged(self) -> bool:
-        """Whether its verdict counts."""
+        """Whether metrics of this kind are judged; else they are shown."""
         return self.rule != "none"
 
     @property
@@ -290,5 +290,5 @@ class OfKind(Record, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """Whether its verdict counts."""
+        """Whether a metric of this kind is judged; else it is shown."""
         return METRIC_KINDS[self.better].is_judged

@@ -31,7 +31,7 @@ UNTIL_CHANGED = "until_moved"
 """Fact of a curve without a set length: its baseline keeps as many values as the loss takes to change."""
 
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
-"""Length of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
+"""Limits of the length of a curve without a set one: after more steps a perturbation of 1e-5 may have grown to 1e-2."""
 
 SAID = "told"  # fact of a number: explanation that is printed if it violates a bound
 
@@ -58,7 +58,7 @@ UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
 """Metrics that are recorded in every test, unasked: not judged if there are no others, or if one side lacks them."""
 
 CPU_THROTTLED = "cpu_throttled"
-"""Share of the CPU quota's periods in which it stopped a rank; of the ranks, the smallest share."""
+"""Metric: share of a CPU quota's periods in which the quota stopped the rank; of all ranks the smallest."""
 
 
 EVALUATED = "evaluated_"  # prefix of the series of a goal's evaluations, before the name of its metric
@@ -130,7 +130,7 @@ class Bound(Record, frozen=True, kw_only=True):
     rate: str = ""  # text of the bound, if it is on the rate of a sweep: ``busbw >= 10 GB/s``
     is_default: bool = False  # the plugin's own: one of the same side in the test or the baseline file replaces it
     suspicion: str = msgspec.field(default="", name="doubt")
-    """Question about a number that violates it in each launch, which is then inconclusive; or "" if it then fails."""
+    """What to ask about a number that violates the bound in each launch: it is then inconclusive. "": it then fails."""
 
     def holds(self, value: float | None) -> bool:
         """Whether a value keeps to the bound. None, no value, never does."""

@@ -79,7 +79,7 @@ class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=st
 
     @property
     def engine(self) -> str:
-        """What changes the membership of its jobs, or ""."""
+        """Name of the engine that changes the membership of its elastic jobs, or ""."""
         return ""
 
     @property
@@ -100,7 +100,7 @@ class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=st
         return world_size
 
     def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
-        """Log files, with the number that is shown with their lines."""
+        """(number shown before the lines, path) of each log file of a launch of this work."""
         return [(number, files.log(number)) for number in range(self.processes(world_size))]
 
     def with_words(self, change: Change) -> Self:
@@ -160,7 +160,7 @@ class Ranks(Task, frozen=True, kw_only=True):
     stands_for: int | None = None
     attached: int | None = None  # rank that owns the terminal; None: every rank writes to its log
     takes_turns: bool = False
-    """Another group runs at the same time: every rank waits for its group's turn before each block of iterations."""
+    """Whether another group runs at the same time: ranks then wait for their group's turn before each block."""
 
     def processes(self, world_size: int) -> int:
         return world_size if self.stands_for is None else 1

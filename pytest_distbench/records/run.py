@@ -139,7 +139,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether one launch decides it, as noise has no part in it."""
+        """Whether one launch is enough to decide it: the metric is exact, or missing."""
         return self.kind == "missing" or METRIC_KINDS[self.better].repeats_exactly
 
     @property
@@ -240,7 +240,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     trace: CaseTrace | None = None
     """Trace of one more launch, under torch's profiler, which counts for nothing else here; or None."""
     places: CasePlaces | None = None
-    """What explains a timing that A/B found regressed; or None if no timing was, or it cannot be explained."""
+    """Lines of code that explain a timing which A/B found regressed; or None if there is no such timing or line."""
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; or ""
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; or ""
     is_advisory_of_timings: bool = False  # only those of timings and memory are advisory; others fail the test

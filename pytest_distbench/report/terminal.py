@@ -370,7 +370,7 @@ _SENTENCES = {
     "more memory": "more memory is needed",
     "slower": "a timing regressed",
 }
-"""Why a case failed -> the same with a verb; other reasons have one already."""
+"""Reason why a case failed, in two or three words -> the same as a clause; other reasons are clauses already."""
 
 
 def in_words(results: Sequence[CaseResult]) -> str:

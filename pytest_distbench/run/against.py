@@ -142,7 +142,7 @@ class Variant:
 
     @property
     def launcher_key(self) -> tuple[Path | None, bool]:
-        """The variants of one key share launchers: its Python, and whether the paths are exchanged."""
+        """(Python, whether paths are exchanged): variants for which these are equal share launchers."""
         return None if self.interpreter is None else self.interpreter.executable, self.is_exchanged
 
     def __str__(self) -> str:

@@ -309,7 +309,7 @@ class Member:
             torch.cuda.synchronize(self.device)
 
     def finish(self) -> None:
-        """End a script: note its repeated numbers as series."""
+        """Called at the end of a script: note numbers that were recorded repeatedly as series."""
         self.notebook.finish()
         self.check_complete()
 

@@ -171,7 +171,7 @@ class Loop:
 
 
 class Phase:
-    """A part of the body, for ``with``. No generator, as a short step has many phases, and each costs it some time."""
+    """Context manager of a named part of the body. It is no generator, as a short step may have many phases."""
 
     __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
     part: Part

@@ -224,7 +224,7 @@ def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]
 
 
 def _is_same(one: _Steps, other: _Steps) -> bool | None:
-    """Whether two epochs have one order, compared where steps of both end, or None if it cannot be known."""
+    """Whether two epochs have samples in the same order, compared where steps of both end; None if unknown."""
     seen, ways = 0, 0.0
     a: set[int] = set()  # samples between places in the epoch at which a step of both was over
     b: set[int] = set()

@@ -60,7 +60,7 @@ def _note(timeline: Path, what: str, slot: int, **facts: Any) -> None:
 
 
 class _Timeline(RankLine):
-    """The line of a worker of an elastic job: its progress goes into the job's timeline."""
+    """Connection of a worker of an elastic job, which writes its progress to the job's timeline."""
 
     def __init__(self, timeline: Path, slot: int) -> None:
         self._timeline = timeline

@@ -150,7 +150,7 @@ def headline_of(record: RunRecord) -> str:
 
 
 def other_of(record: RunRecord) -> OtherRun:
-    """A run for comparison, named by its start and commit."""
+    """Name of a run, made of its start and commit, and the values of its launches: as :func:`page_of` compares it."""
     name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
     cases = {}
     for result in record.results:

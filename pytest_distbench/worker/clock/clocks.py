@@ -166,7 +166,7 @@ def recorded() -> torch.cuda.Event:
 
 
 LEFT_SHARE, LEFT_S = 0.05, 20e-6
-"""Share of the timed seconds, or seconds, for which a device may still work when its timing ends."""
+"""How long a device may still work after its timing ended: this share of the timed seconds, or these seconds."""
 
 
 class Stopwatch(Protocol):

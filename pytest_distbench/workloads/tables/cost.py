@@ -308,7 +308,7 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     known = [(0.0, 0.0), *zip(at_steps, accumulate(median(lasted[step]) for step in at_steps), strict=True)]
 
     def at(step: float) -> float:
-        """Seconds of a step, on the line between the two known steps around it, or on the last such line."""
+        """Seconds at which a step ended, interpolated between the two known steps around it, or extrapolated."""
         i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
         (before, began), (after, ended) = known[i - 1], known[i]
         return began + (ended - began) * (step - before) / (after - before)
