@@ -252,8 +252,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
     """The exit code of ``distbench verdict``, and why: bad if a verdict regressed, good if none did, else skip.
 
     Args:
-        metric: name of the metric to judge, with or without its point; "" for all judged metrics.
-        is_exact: whether noisy metrics are ignored.
+        metric: name of the metric to judge, with or without its point; "" for all. ``is_exact``: no noisy ones.
     """
     text = [
         (f"{result.nodeid}: {metric_text(verdict)} is {verdict.kind}: {verdict.code}", verdict.row)

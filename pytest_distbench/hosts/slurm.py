@@ -135,8 +135,7 @@ def start_step(
 ) -> Callers:
     """Start, by srun, a process on each node that connects to this one; it gets no variables of the job's tasks.
 
-    ``command`` makes its command line from this process's port and addresses. Without ``python_path`` it imports from
-    this process's ``sys.path``.
+    ``command`` makes its words from this process's port and addresses. ``python_path``: by default ``sys.path``.
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}

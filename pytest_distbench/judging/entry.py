@@ -133,7 +133,7 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
 
 
 def norm_of(launches: Sequence[LaunchRecord]) -> GpuReport | None:
-    """Clocks, limits and throttling of each launch's slowest GPU: medians over launches, or None if not recorded."""
+    """Frequencies, limits and throttling of each launch's slowest GPU, medians over launches; None if not recorded."""
     watched = [launch.gpu_reports for launch in launches if launch.gpu_reports]
     if not watched:
         return None

@@ -122,10 +122,7 @@ def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
 
 
 def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """Geometric mean over neighbouring sizes in each stored launch; ``metrics``: samples by size, then launch.
-
-    [] if a launch lacks one of the sizes.
-    """
+    """Geometric mean over neighbouring sizes in each launch; ``metrics``: samples by size. [] if one is missing."""
     if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
         return []
     return [_together(launch) for launch in zip(*metrics, strict=True)]

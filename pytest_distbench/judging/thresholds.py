@@ -341,7 +341,7 @@ def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[
     """Logarithms of what is judged of the launches that have a value.
 
     Args:
-        timed: whether to use iterations, which all launches must have, or their values; None: iterations if known.
+        timed: whether to use iterations, which all launches must have, or their values; by default iterations if known.
     """
     timed = are_timed(launches) if timed is None else timed
     rows = [(m.value, m.spread if timed else None) for m in launches if m.value is not None]

@@ -43,10 +43,7 @@ class Oracle(Protocol):
     def see_gradients(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
-        """Take the loss, and all ranks' weights and gradients before the update.
-
-        ``own``: names of tensors that this rank has; ``lent``: of weights whose gradient another rank alone has.
-        """
+        """Take loss, weights and gradients before an update; ``own``: names on this rank; ``lent``: no gradient."""
 
     def see_state(self, step: Step, state: Tensors) -> None:
         """Take whole parameters, buffers and averages of weights of this rank after the update, to be compared."""

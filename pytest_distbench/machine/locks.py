@@ -245,8 +245,8 @@ def _of_host() -> str:
 
 
 PERIOD_US = 5_000
-"""Period of a CPU quota in microseconds. It is short, so that it slows each iteration: with 0.3 of a core a step of 5 ms
-takes 16 ms (25th percentile), and 9 ms under the kernel's own period of 100 ms."""
+"""Period of a CPU quota in microseconds, short so that it slows each iteration: with 0.3 of a core a step of 5 ms takes
+16 ms (25th percentile), and 9 ms under the kernel's own period of 100 ms."""
 LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
 _PATIENCE_S = 2.0  # time for ended processes to leave their group
 _RETRY_S = 0.01

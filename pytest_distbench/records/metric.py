@@ -262,7 +262,7 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     host clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
     curve_steps: int = 0  # number of a curve's values that are judged; 0: all
     squares: list[Number] = []
-    """For each value, the sum over ranks of its squared deviation from the ranks' mean; empty for one rank."""
+    """Sum over ranks of each value's squared deviation from the mean of the ranks; empty for one rank."""
     slowest: list[int] = []  # rank of each value, in a series reduced by the maximum
 
 

@@ -243,8 +243,7 @@ class Watch:
 
     @contextlib.contextmanager
     def apart(self, *, is_workloads: bool = False) -> Iterator[None]:
-        """Leave collectives issued inside out of the fingerprint: the plugin's, or with ``is_workloads`` those of the
-        workload that not every step has."""
+        """Leave collectives issued inside out of the fingerprint; ``is_workloads``: they are not the plugin's own."""
         if not self.is_on:
             yield
             return

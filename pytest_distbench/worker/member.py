@@ -286,7 +286,7 @@ class Member:
             self._waited_s += HostClock.perf_counter() - start
 
     def own_clock(self) -> float:
-        """Time in seconds on a clock that stands still during the other group's turns."""
+        """Current time in seconds, minus the time that this rank has waited for the other group's turns."""
         return HostClock.perf_counter() - self._waited_s
 
     def align_devices(self) -> None:

@@ -327,8 +327,7 @@ class Model:
     Attributes:
         source: paper of the model, and report that measured it.
         make: takes a number of classes, and the model's own options by name; returns the model.
-        batch: takes a number of samples, the edge of an image in pixels, and a number of classes; returns random inputs
-            and targets.
+        batch: takes numbers of samples, of pixels of an image's edge, and of classes; makes random inputs and targets.
         loss: takes the model's outputs and the targets; returns a scalar.
         samples: samples per rank and step in that report.
         edge: width and height of that report's images, in pixels, or 0 without images.

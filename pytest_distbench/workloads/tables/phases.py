@@ -30,8 +30,7 @@ _Path = tuple[str, ...]
 class PhaseRow(NamedTuple):
     """A row: a step, a phase of it, time of a step in no phase, or a phase outside of steps.
 
-    Lists are by rank, means over all steps. A whole script counts as one step. ``waits_s`` includes the waits in phases
-    inside of this one.
+    Lists are by rank, means over all steps; a whole script is one step. ``waits_s`` includes waits of phases inside.
     """
 
     result: CaseResult
