@@ -13,7 +13,7 @@ _OF_ANOTHER_REPOSITORY = (
     "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY",
     "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
 )  # fmt: skip
-"""Output of ``git rev-parse --local-env-vars``, without GIT_CONFIG...: a CI job may set safe.directory by these."""
+"""Variables by which git finds another repository than that of its folder: ``git rev-parse --local-env-vars``."""
 
 
 def command(folder: Path, *arguments: str) -> Sequence[str]:

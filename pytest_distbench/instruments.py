@@ -35,10 +35,10 @@ def record(
     Further calls under the same name, as in a loop of the script, give the next values of a series.
 
     Args:
-        name: of the metric.
+        name: name of the metric.
         value: a finite number, a series, or None for "has no value"; numpy's and torch's count, too.
         unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
-        better: as in ``rank.record``.
+        better: how the number is judged, as in ``rank.record``.
         options: ``reduce``, ``at``, ``identity``, ``facts``, ``at_most``, ``at_least``.
 
     Raises:
@@ -52,7 +52,7 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
     """Time the body of a ``for`` loop, as ``rank.timed``; without the plugin a loop over the same indices.
 
     Args:
-        name: of the metric, in seconds; lower is better.
+        name: name of the metric, which is in seconds; lower is better.
         warmup: untimed iterations; their indices are negative.
         iterations: timed iterations.
         options: ``at``, ``identity``, ``facts``, ``mode``.
@@ -73,7 +73,7 @@ def phase(
     Entered again, as in a loop of the script, it gives the next value of a series.
 
     Args:
-        name: of the part.
+        name: name of the part.
         better: ``info`` explains other metrics; ``lower`` is judged itself.
         at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
 

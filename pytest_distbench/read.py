@@ -64,7 +64,7 @@ class Reading(TypedDict, total=False):
 
 
 class RowReading(Reading, total=False):
-    """Keywords of readers of rows."""
+    """Further keywords of readers of rows: ``where`` and ``step``, see the module."""
 
     where: Mapping[str, Scalar]
     step: str | None
@@ -74,7 +74,7 @@ def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
     """Read each match of a regular expression in the output of a rank, stderr too, at most one per line.
 
     Args:
-        pattern: with one group, around the number, or with several, one of which is ``(?P<value>...)``.
+        pattern: regular expression with one group, around the number, or several, one of them ``(?P<value>...)``.
         reading: see the module.
     """
     __tracebackhide__ = True
@@ -116,7 +116,7 @@ def csv(path: str | PathLike[str], column: str, **reading: Unpack[RowReading]) -
 
     Args:
         path: relative to the script's working directory; it may hold what ``args`` may.
-        column: its name.
+        column: name of the column.
         reading: see the module.
     """
     __tracebackhide__ = True
@@ -127,7 +127,7 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
     """Read the value of each event of MLPerf's log (lines ``:::MLLOG {...}`` in the output).
 
     Args:
-        key: of the event, such as ``eval_accuracy``; ``tracked_stats.throughput`` for one of its values.
+        key: name of the event, such as ``eval_accuracy``; ``tracked_stats.throughput`` for one of its values.
         since: an event from which the seconds are counted, instead of the value: ``mllog("run_stop", since="run_start",
             unit="s", better="lower")``.
         reading: see the module.

@@ -53,7 +53,7 @@ def installed_folder(path: str) -> str:
 
 
 def move_editables(move: Callable[[str], str]) -> None:
-    """Redirect editable installs: their import hooks have one folder, and do not obey ``sys.path``.
+    """Change the folders of editable installs in their import hooks, which ignore ``sys.path``; ``move`` maps a path.
 
     Setuptools makes a module for each, with the folders of packages in ``MAPPING``, those of namespaces in
     ``NAMESPACES``.
@@ -100,7 +100,7 @@ RECORDER_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 RECORDER_FILE_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"  # what sizes the flight recorder, and where NCCL's is dumped
 
 GENERATED_MODULE = "_remote_module_non_scriptable"
-"""A module that older releases write to a temporary folder in every process and import from there; no source."""
+"""Module that older releases of torch write to a temporary folder in each process and import from there."""
 
 
 def release_of(version: str) -> Release:

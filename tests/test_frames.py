@@ -16,7 +16,7 @@ from pytest_distbench.records.run import Finding
 from pytest_distbench.report.tables.table import DataTable, write_csv, write_parquet
 
 
-def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each_seed() -> None:
+def test_a_run_has_a_column_per_axis_and_each_seed_has_the_verdict_over_seeds() -> None:
     measurements = [
         Sample(name="latency", unit="s", better="lower", value=0.1, at={"message_bytes": 8}),
         Sample(name="steps", unit="", better="steps", value=3.0, at={"seed": 1, "level": 0.5}),

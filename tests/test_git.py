@@ -25,7 +25,7 @@ def test_a_refusal_is_an_exit_code_with_gits_words(tmp_path: Path) -> None:
     assert "not a git repository" in done.stderr
 
 
-def test_a_file_that_git_ignores_is_told_with_the_rule_unless_it_is_tracked(tmp_path: Path) -> None:
+def test_an_ignored_file_has_the_rule_of_git_unless_it_is_tracked(tmp_path: Path) -> None:
     (tmp_path / "baselines").mkdir()
     file = tmp_path / "baselines" / "a.json"
     file.write_text("{}")
@@ -60,5 +60,5 @@ def test_a_branch_is_that_of_the_job_or_the_one_that_is_checked_out(tmp_path: Pa
         ({}, ""),
     ],
 )
-def test_a_pull_request_is_told_by_the_ci_system(inherited: dict[str, str], number: str) -> None:
+def test_the_number_of_a_pull_request_comes_from_the_ci_system(inherited: dict[str, str], number: str) -> None:
     assert git.pull_request(inherited) == number

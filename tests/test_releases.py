@@ -81,7 +81,7 @@ def test_every_release_between_the_oldest_and_the_newest_is_tested() -> None:
         assert after in ((before[0], before[1] + 1), (before[0] + 1, 0))
 
 
-def test_a_release_that_is_newer_than_any_tested_is_told_with_the_nearest() -> None:
+def test_a_release_newer_than_any_tested_is_reported_with_the_nearest() -> None:
     assert untested("9.1.0") == f"torch 9.1 is newer than any we have tested; the nearest is {text(NEWEST_TORCH)}"
 
 

@@ -108,7 +108,7 @@ def test_a_recorded_run_is_of_the_command_of_the_page(name: str, tmp_path: Path)
     assert "--distbench-full" in recorded
 
 
-def test_the_page_names_no_table_beside_those_and_there_is_no_other_record() -> None:
+def test_the_page_names_no_other_table_and_there_is_no_other_record() -> None:
     assert {path.name.partition(".")[0] for path in FOLDER.iterdir()} == {one.report for one in LISTED}
     assert set(re.findall(r"--table ([a-z_]+)", PAGE)) <= {one.table.split()[0] for one in LISTED}
     assert {one.report[:3] for one in LISTED} == {"000", "001", "002", "003", "004"}

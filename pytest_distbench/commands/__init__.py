@@ -21,8 +21,8 @@ class Subcommand(NamedTuple):
     """A command, or a group of commands.
 
     Attributes:
-        add_options: adds them to its parser; for a group it adds the commands.
-        run: yields the lines to print; None for a group.
+        add_options: adds the command's options to its parser; for a group it adds the commands.
+        run: takes the parsed options, and yields the lines to print; None for a group.
     """
 
     help: str
@@ -40,7 +40,7 @@ def add_commands(parser: argparse.ArgumentParser, rows: Mapping[str, Subcommand]
 
 
 class NegativeError(Exception):
-    """Negative answer: unfit, regressed, refused. The command has said why, and ends with this exit code."""
+    """Raised to end a command with exit code ``code`` for a negative answer, such as regressed; it has printed why."""
 
     def __init__(self, code: int = 1) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def run_pytest(
 
 
 def take_pytest_options(parser: argparse.ArgumentParser, usage: str) -> None:
-    """Leave options that the parser does not know to pytest."""
+    """Make a parser leave unknown options to pytest: they are collected in ``pytest_arguments``."""
     parser.usage = f"%(prog)s {usage}"
     parser.allow_abbrev = False
     parser.set_defaults(pytest_arguments=[])

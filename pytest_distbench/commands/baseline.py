@@ -257,7 +257,7 @@ _HEADER = ("test", "metric", "old", "new", "change", "launches")
 
 
 def change_lines(changes: Sequence[BaselineChange], *, unchanged: int) -> list[str]:
-    """Lines for a terminal. ``unchanged`` baselines, the same on both sides, are only counted."""
+    """Changes of baselines as lines for a terminal; ``unchanged``: number of baselines equal on both sides."""
     rows = _rows(changes)
     lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
     lines += _left_out(rows, "metrics, less worse than these")
@@ -266,7 +266,7 @@ def change_lines(changes: Sequence[BaselineChange], *, unchanged: int) -> list[s
 
 
 def change_markdown(changes: Sequence[BaselineChange], *, unchanged: int) -> list[str]:
-    """Lines for a pull request: the counts, a table of metrics, then what else differs."""
+    """Changes of baselines as Markdown for a pull request: the counts, a table of metrics, then what else differs."""
     rows = _rows(changes)
     lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
     if rows:

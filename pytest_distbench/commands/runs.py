@@ -108,7 +108,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _read_possible(path: Path) -> RunRecord:
-    """Read a run record; refuse one with values that cannot have been measured, and would be judged."""
+    """Read a run record. Raises DistbenchError if a judged metric has a value that cannot have been measured."""
     record = read_run_record(path)
     for result in record.results:
         if why := impossible_value(result.launches):
@@ -249,10 +249,10 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
 
 
 def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
-    """The exit code, and why. Bad is only what is known to be worse, good only what was evaluated and is not.
+    """The exit code of ``distbench verdict``, and why: bad if a verdict regressed, good if none did, else skip.
 
     Args:
-        metric: its name, with or without its point; "" for every one that is judged.
+        metric: name of the metric to judge, with or without its point; "" for all. ``is_exact``: no noisy ones.
     """
     text = [
         (f"{result.nodeid}: {metric_text(verdict)} is {verdict.kind}: {verdict.code}", verdict.row)

@@ -60,7 +60,7 @@ class RunningJob:
         """Events of agents that :meth:`check_agents` has not returned yet."""
 
     def let_end(self) -> None:
-        """Let the workers end at the end of an epoch, ``ends_after`` steps from now at the earliest, if it is set."""
+        """If the job's ``ends_after`` is set, let the workers end with the epoch of that many steps from now."""
         if self._job.ends_after is None:
             return
         path = LaunchFiles(self._path.parent).last_step
@@ -198,9 +198,9 @@ class Controller(RunningJob):
         self._ended: set[int] = set()
         self._trained_s = 0.0
         self._changed: tuple[float, int] | None = None
-        """Time of the last change, and the highest step then."""
+        """(time of the last change, highest step of the job then), or None."""
         self._resume: tuple[float, int] | None = None
-        """When a stopped node is resumed, and its slot."""
+        """(time at which a stopped node is to be resumed, its slot), or None."""
 
     def run(self) -> None:
         with contextlib.closing(self):

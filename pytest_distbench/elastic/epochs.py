@@ -71,7 +71,7 @@ _TOP1, _TOP5 = "final_accuracy", "final_top5"
 
 
 FinalRow = tuple[CaseResult, Mapping[str, float]]
-"""A training at one world size, and its metrics: medians over its launches and seeds, by name."""
+"""A row: a case, and its metrics by name, medians over its launches and seeds."""
 
 
 def _final_rows(results: Sequence[CaseResult]) -> list[FinalRow]:
@@ -115,8 +115,8 @@ WORKER_PARTS = ("rendezvous", "process_start")  # what the agents did to have wo
 class EpochRow(NamedTuple):
     """A row: an epoch with its changes, a part of the launch outside of epochs, or a change of the learning rate.
 
-    ``name`` identifies the row within its launch; ``other`` is the row of that name in the fixed run of the same test.
-    ``sides`` has the headings of both runs, for rows of an elastic run.
+    ``name`` identifies the row within its launch; ``other`` is the row of that name in the run of the same test whose
+    membership does not change. ``sides``: headings of both runs, (this one, the other), or None.
     """
 
     result: CaseResult

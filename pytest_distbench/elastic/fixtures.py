@@ -78,7 +78,7 @@ class Elastic:
             body: a function that takes the :class:`ElasticRank`, or ``"file.py::function"``: it starts again in every
                 generation, and ``rank.training(...)`` loads the last good checkpoint. Or ``"train.py"``, a script with
                 checkpoints of its own.
-            nodes: their number, or minimum and maximum, at most the ranks of the run; each has one worker.
+            nodes: number of nodes, or (minimum, maximum), at most the ranks of the run; each has one worker.
             plan: ``cycle(...)``, or one change or a list of them: ``join(...)``, ``leave(...)``, ``kill(...)``,
                 ``crash(...)``, ``stop(...)``; ``draw(...)`` makes such a list. Empty: a fixed run to compare with.
             start: nodes at the beginning. Default: the minimum if some join first, else the maximum.
@@ -89,10 +89,10 @@ class Elastic:
                 a golden curve.
             steps: the printed lines of a script that are steps, ``stdout(r"step (\d+)")``; groups named ``epoch``,
                 ``loss``, ``accuracy``, ``top5``, ``lr`` are read too.
-            seed: of the training, ``rank.seed``, and of the order of the samples.
+            seed: seed of the training, ``rank.seed``, and of the order of the samples.
             engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
                 process that has torch loaded.
-            timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
+            timers: timers of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
                 ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
             oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not
                 judged.
@@ -298,15 +298,15 @@ class ElasticPool:
 
         Args:
             jobs: ``job(...)``, in the order of submission.
-            slots: of the pool, at most the ranks of the run; each has room for a worker or a server.
+            slots: number of slots, at most the ranks of the run; each has room for a worker or a server.
             policy: ``gang``: a job starts when its maximum of slots is free, and keeps them. ``elastic``: it starts on
                 its minimum, grows, and gives back what another job needs.
             serving: ``serving(...)``, with priority over all jobs; needs ``elastic``.
             checkpoint_every: steps between two checkpoints, 20 by default.
             compute: ``synthetic``: the bodies wait instead of computing.
-            engine: as for ``elastic``.
-            timers: as for ``elastic``.
-            oversubscribed: as for ``elastic``.
+            engine: name of the engine, as for ``elastic``.
+            timers: timers of the engine, as for ``elastic``.
+            oversubscribed: whether there may be more slots than ranks of the run, as for ``elastic``.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.

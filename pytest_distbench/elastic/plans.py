@@ -73,7 +73,7 @@ def join(*, at_s: float | None = None, at_step: int | None = None, nodes: int = 
     Args:
         at_s: seconds of training.
         at_step: number of the step.
-        nodes: their number.
+        nodes: number of nodes that join.
         overlaps: the change does not wait until the one before it is over.
     """
     return Change(kind="join", at_s=at_s, at_step=at_step, nodes=nodes, overlaps=overlaps)
@@ -92,8 +92,8 @@ def leave(
     Args:
         at_s: seconds of training.
         at_step: number of the step.
-        nodes: their number.
-        slot: which one; else those with the highest slots.
+        nodes: number of nodes that leave.
+        slot: slot of the node that leaves; by default those with the highest slots leave.
         overlaps: the change does not wait until the one before it is over.
     """
     return Change(kind="leave", at_s=at_s, at_step=at_step, nodes=nodes, slot=slot, overlaps=overlaps)
@@ -127,7 +127,7 @@ def draw(seed: int, *, nodes: tuple[int, int], changes: int, period_s: float) ->
     Args:
         seed: the same seed gives the same plan.
         nodes: the minimum and the maximum, as for the job.
-        changes: their number.
+        changes: number of changes.
         period_s: seconds of training between two changes.
 
     Raises:
@@ -166,11 +166,11 @@ def job(
 
     Args:
         name: distinguishes it from the others, in metrics and tables.
-        body: as for ``elastic``.
+        body: function or ``"file.py::function"``, as for ``elastic``.
         nodes: the number of slots, or the minimum and the maximum.
         submit_s: seconds from the first step of the first job.
         params: JSON-able; parameters of the body.
-        seed: of the training.
+        seed: seed of the training.
         ends_after: next to a serving process: it ends so many steps after it got back the slots of the last demand.
     """
     return WantedJob(

@@ -83,7 +83,7 @@ def decide(
 
 
 def _start(grants: Moves, jobs: Sequence[SharingJob], left: list[int], *, fewest: dict[str, int]) -> SharingJob | None:
-    """Start waiting jobs; return the first for which there are not enough slots, or None."""
+    """Add grants that start waiting jobs, in order, to ``grants``; return the first job that does not fit, or None."""
     for job in jobs:
         if job.slots:
             continue
@@ -94,7 +94,7 @@ def _start(grants: Moves, jobs: Sequence[SharingJob], left: list[int], *, fewest
 
 
 def _ask(asks: Moves, jobs: Sequence[SharingJob], missing: int) -> None:
-    """Ask for slots: of the job that can spare most, the last of several; its highest slots first."""
+    """Add ``missing`` slots to ask back to ``asks``, one by one: the highest of the job that can spare most then."""
     asked: dict[str, int] = {}
     for _ in range(missing):
         able = [job for job in jobs if job.spare > asked.get(job.name, 0)]
@@ -131,7 +131,7 @@ class SharingJob(RunningJob):
 
     @property
     def least(self) -> int:
-        """Fewest slots that the job needs. While it ends it needs all it has: it neither takes nor gives."""
+        """Fewest slots that the job needs; while it ends, all it has, so that none is asked back."""
         return len(self.slots) if self._progress.is_ending else self._job.least
 
     @property

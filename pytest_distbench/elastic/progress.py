@@ -41,9 +41,9 @@ SPLIT_S = 5.0  # how long a generation may go on after a later one began: agents
 class Progress:
     """What an elastic job has done so far.
 
-    ``taken`` are the slots whose nodes should train; ``stable_steps`` of each of them in one generation make the job
-    stable. ``step`` is the highest that was finished, ``saved`` that of the last checkpoint. ``split`` is a step of a
-    generation that goes on after a later one has begun, and the later one, or None.
+    ``taken``: slots whose nodes should train. The job is stable when each has taken ``stable_steps`` steps in one
+    generation. ``step``: the highest finished step; ``saved``: that of the last checkpoint. ``split``: a step of an old
+    generation that goes on after a later one has begun, and the number of the later one, or None.
     """
 
     def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
@@ -57,7 +57,7 @@ class Progress:
         self._most = most
         self._stable_steps = stable_steps
         self._over = -1
-        """The newest generation when a worker crashed, which ends with that worker, or -1."""
+        """Number of the newest generation when a worker last crashed: it ends with that worker; -1 if none did."""
         self._steps: dict[int, dict[int, int]] = {}
         """Generation -> slot -> steps since the last change."""
         self._worlds: dict[int, int] = {}
@@ -268,7 +268,7 @@ def check_pattern(reader: Reader) -> None:
 
 
 class StepLines:
-    """The steps of one generation, line by line; ``before`` are those of the generation before.
+    """Reads steps of one generation from a script's lines; ``before``: the object of the generation before, or None.
 
     If the script restarts its count in each epoch, epochs are laid end to end, so that numbers are of the whole
     training. A training that goes back to an earlier epoch goes back in these numbers too.

@@ -98,7 +98,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     checkpoint_every: int | None = None  # steps between two checkpoints; None: of a script, and the test does not say
     steps: Reader | None = None  # which lines of a script are steps; None: a body says so itself
     ends_after: int | None = None
-    """Steps after the last change; the training ends with the epoch of that step. None if the body ends it."""
+    """Number of steps after the last change whose epoch is the training's last, or None if the body ends it."""
     cores: int | None = None
     """Cores of this host if the test allows more nodes than cores, or None; timings mean nothing then."""
     hold: bool = False
@@ -231,9 +231,9 @@ class Pool(Work, frozen=True, kw_only=True):
 
 
 class JobRun:
-    """Results of an elastic job, from the events in the record of its launch. In a pool it has a name.
+    """Results of an elastic job, from the events in the record of its launch; ``name``: its name in a pool, or "".
 
-    Seconds begin with its own first step; when it was submitted, took that step and ended is in seconds of its pool.
+    Times are seconds from the job's own first step; its submission, that step and its end are seconds of its pool.
     """
 
     def __init__(self, summary: Event, events: Sequence[Event]) -> None:

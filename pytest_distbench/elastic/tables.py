@@ -42,7 +42,7 @@ from pytest_distbench.report.tables.table import (
 
 
 def setup_name(job: ElasticJob) -> str:
-    """Numbers of nodes that stay, and that come and go: ``4:4 (10 s cycle)``."""
+    """Numbers of nodes that stay and of nodes that come and go, and how they do: ``4:4 (10 s cycle)``."""
     if job.cycle is not None:
         return f"{job.least}:{job.most - job.least} ({job.cycle.period_s:g} s cycle)"
     return f"{job.start}:0" if not job.plan else f"{job.least}:{job.most - job.least} ({job.planned})"
@@ -239,7 +239,7 @@ SERVINGS: TableKind[Stretch] = TableKind(
 
 
 def _uses(pool: PoolRun) -> Iterator[tuple[int, float, float, str, str]]:
-    """Slot, begin, end, owner and activity of each use of a slot; a use within another comes after it."""
+    """Yield (slot, begin, end, owner, activity) of each use of a slot, in seconds; a use within another comes later."""
     for hold in pool.holds:
         yield hold.slot, hold.t, hold.end_s, hold.owner, "has it"
         if hold.ready_s is not None:

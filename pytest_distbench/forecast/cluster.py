@@ -30,16 +30,16 @@ class Cluster(Record, frozen=True, kw_only=True):
     """Ranks and the links between them.
 
     Attributes:
-        ranks_per_node: ranks that share a node; those of a group are placed in their order.
-        within: how far a term may be off, as a fraction.
-        missed: how far the terms were off where they were compared with measurements; above ``within`` nothing that
-            the model says is judged.
-        node: the link between ranks of a node.
-        network: the link of a rank to other nodes.
-        collectives: measured terms of a collective, in place of those of the links.
-        computing: of a rank, by dtype FLOP/s that it sustains, and ``memory`` in bytes per second. Empty: it is
+        ranks_per_node: number of ranks that share a node; ranks fill the nodes in their order.
+        within: largest error of the terms, as a fraction, with which forecasts are judged.
+        missed: error of the terms, as a fraction, where they were compared with measurements; above ``within``
+            forecasts are shown and not judged.
+        node: terms of the link between ranks of a node.
+        network: terms of the link from a rank to other nodes.
+        collectives: collective -> measured terms, which replace those of the links.
+        computing: dtype -> FLOP/s that a rank sustains, and ``memory`` -> bytes per second. Empty: computing is
             measured on this machine.
-        prefetch: gathers that are on their way before they are asked for, as with FSDP2's implicit prefetching.
+        prefetch: number of gathers begun before they are needed, as by FSDP2's implicit prefetching.
     """
 
     ranks_per_node: int
@@ -70,12 +70,12 @@ class _File(Record, frozen=True, kw_only=True):
 
 
 def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
-    """Read a cluster that is shipped, by its name, or a file relative to a folder.
+    """Read the description of a cluster: one that this package has, or a TOML file.
 
     Args:
-        name: of the cluster or the file.
-        folder: of the test.
-        known: collectives that have a time.
+        name: name of a cluster of this package, or path of a file relative to ``folder``.
+        folder: folder of the test.
+        known: names of the collectives whose time the model knows.
 
     Raises:
         ConfigurationError: there is no such cluster, or a term of it is missing or wrong.

@@ -49,8 +49,8 @@ class ForecastCall:
 
         Args:
             train: body with a loop of ``rank.timed`` or ``rank.goal``.
-            worlds: numbers of ranks, 1 or more each.
-            cluster: that they run on: a TOML file next to the test, or the name of one that is shipped.
+            worlds: numbers of ranks to forecast, 1 or more each.
+            cluster: description of the cluster: a TOML file next to the test, or the name of one in this package.
             params: parameters of the body.
             fake_tensors: the body's tensors have shapes and no data, so that no network is too large, and each number
                 that is read from one is 1. DistributedDataParallel, and shapes that depend on values, need data.

@@ -54,13 +54,13 @@ _FORMS = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_any_source)+$")
 
 
 class Call(NamedTuple):
-    """A collective of a step.
+    """A collective, send or recv of a step.
 
     Attributes:
-        size: ranks of its group, 2 for a send or recv.
-        stride: from each of its ranks to the next, or 0 if it varies.
+        size: number of ranks of its group, 2 for a send or recv.
+        stride: distance from each rank of the group to the next, or 0 if it varies.
         is_sharding: FSDP issues it, on a stream of its own on GPUs.
-        in_backward: it was issued in the backward pass.
+        in_backward: whether it was issued in the backward pass.
     """
 
     op: str
@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A call is issued or waited for, after ``at_s`` seconds of computing."""
+    """A moment of a step: the call with index ``call`` is issued or waited for, after ``at_s`` s of computing."""
 
     call: int
     is_wait: bool
@@ -91,11 +91,11 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """A step of one rank.
+    """A step of one rank: what it computes, sends and waits for, and when.
 
     Attributes:
-        calls: in the order in which they are issued.
-        events: in their order.
+        calls: collectives in the order in which they are issued.
+        events: when each call is issued and waited for, in order.
         computing_s: seconds of computing in the whole step.
     """
 
@@ -104,7 +104,7 @@ class Trace:
     computing_s: float
 
     def scaled(self, computing_s: float) -> Trace:
-        """The same step with another time of computing."""
+        """The same step with ``computing_s`` seconds of computing; moments of events are scaled with it."""
         factor = computing_s / self.computing_s if self.computing_s else 0.0
         events = [event._replace(at_s=event.at_s * factor) for event in self.events]
         return Trace(calls=self.calls, events=events, computing_s=computing_s)
@@ -112,15 +112,15 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The forecast of a step, in seconds and bytes.
+    """The forecast of a step of one rank.
 
     Attributes:
-        step_s: the step.
-        least_s: the step if communication and computing overlap as far as they can.
-        most_s: the step if they do not overlap at all.
-        communication_s: all calls.
-        sent_bytes: by the rank, over ``node`` and ``network``.
-        exposed: seconds in which the rank waits for calls, by call.
+        step_s: seconds of the step.
+        least_s: seconds of the step if communication and computing overlap as far as they can.
+        most_s: seconds of the step if they do not overlap at all.
+        communication_s: sum of the seconds of all calls.
+        sent_bytes: kind of link, ``node`` or ``network`` -> bytes that the rank sends over it.
+        exposed: call as text -> seconds in which the rank waits for such calls.
     """
 
     step_s: float
@@ -132,12 +132,12 @@ class Forecast:
 
 
 class Leg(NamedTuple):
-    """A part of a collective over one kind of links.
+    """The part of a collective that goes over one kind of link.
 
     Attributes:
         link: ``node`` or ``network``.
-        seconds: that it takes if nothing else uses them.
-        sent_bytes: by the rank, 0 for a recv.
+        seconds: duration if nothing else uses the links.
+        sent_bytes: bytes that the rank sends, 0 for a recv.
     """
 
     link: str
@@ -146,7 +146,7 @@ class Leg(NamedTuple):
 
 
 def legs(call: Call, cluster: Cluster) -> list[Leg]:
-    """Parts of a call, one after another.
+    """Parts of a call by kind of link, in the order in which they run.
 
     Raises:
         ConfigurationError: the model does not know the collective.
@@ -176,7 +176,7 @@ def legs(call: Call, cluster: Cluster) -> list[Leg]:
 
 
 def time_of(call: Call, cluster: Cluster) -> float:
-    """Seconds of a call if nothing else uses the links."""
+    """Seconds that a collective takes on a cluster if nothing else uses its links."""
     return math.fsum(leg.seconds for leg in legs(call, cluster))
 
 

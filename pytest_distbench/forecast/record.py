@@ -76,7 +76,7 @@ def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Sca
 
 
 def _measured(rank: RankContext, body: Callable[..., object], params: dict[str, Any]) -> float:
-    """Seconds of a step on this rank alone; the metrics of the body are recorded too."""
+    """Median seconds of a step, from a run of the body on this rank alone, which also records the body's metrics."""
     whole, rank.params = rank.params, params
     try:
         bodies.call(body, rank)

@@ -10,7 +10,7 @@ from pytest_distbench.units import format_change
 
 
 def by_all_terms(c: Comparison) -> Finding:
-    """Judge a change as real only if it is one both with the stated terms and with terms off by ``missed``."""
+    """Judge a change of a forecast; it counts only if it has one direction with all terms off by up to ``missed``."""
     then, now = (next(sample.values for sample in side if sample.values) for side in (c.baseline, c.candidate))
     ratios = [n / t if t else 1.0 if n == t else math.inf for t, n in zip(then, now, strict=True)]
     least, most, limit = min(ratios), max(ratios), c.under.tolerance

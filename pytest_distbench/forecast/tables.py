@@ -20,7 +20,7 @@ _HIDDEN = 0.1  # share of a step that may wait where communication hides behind 
 
 
 class ForecastRow(NamedTuple):
-    """A case at one number of ranks, and the samples of its last launch, by key."""
+    """A row of the table: a case's forecast at one number of ranks; ``samples``: those of its last launch, by key."""
 
     result: CaseResult
     ranks: int

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 _ANY_CPU = {MEMORY: 1e10, "float32": 5e10}
-"""Rates that are used if computing is measured: then only the share of an operator in a step counts."""
+"""Assumed memory bytes/s and FLOP/s if the cluster states none: only shares of a step's measured time count then."""
 _MOVES_NOTHING = ("c10d", "_c10d_functional", "prim", "profiler")
 _aten = torch.ops.aten
 _FLOPS: dict[Any, Callable[..., int]] = {
@@ -200,14 +200,14 @@ class _StepTraced(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A step of one rank, traced.
+    """What was recorded of one rank's step.
 
     Attributes:
-        trace: what is computed and sent.
-        fingerprint: of the step.
-        gradient_bytes: of the parameters' gradients.
-        activation_bytes: that the backward pass keeps of the forward pass.
-        flops: of matrix products and convolutions.
+        trace: what the rank computes, sends and waits for, and when.
+        fingerprint: communication fingerprint of the step.
+        gradient_bytes: bytes of the parameters' gradients.
+        activation_bytes: bytes of tensors that the forward pass keeps for the backward pass.
+        flops: floating-point operations of matrix products and convolutions.
     """
 
     trace: Trace
@@ -288,7 +288,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 class _TracedNote:
-    """A collective that notes when it is waited for."""
+    """A note of an issued collective that adds an event to the tracer when the collective is waited for."""
 
     def __init__(self, note: Note, tracer: _Tracer) -> None:
         self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
@@ -423,14 +423,14 @@ class _StepWatch(Watch):
 
 
 class _Held:
-    """A tensor that the backward pass keeps of the forward pass."""
+    """A tensor that autograd saved for the backward pass; its bytes count until this object is deleted."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
 
 class _Kept:
-    """Counts storage bytes that the backward pass keeps, without parameters, and their maximum over time."""
+    """Counts the bytes of storage that autograd saves for the backward pass, without parameters, and their maximum."""
 
     def __init__(self) -> None:
         self.most_bytes = 0
@@ -439,7 +439,7 @@ class _Kept:
         self._parameters: set[int] = set()
 
     def see(self, module: torch.nn.Module, _given: object) -> None:
-        """Note this rank's parts of parameters, which are saved as other tensors."""
+        """Note the storage of a module's DTensor parameters, which autograd saves as plain tensors; a forward hook."""
         for parameter in module.parameters(recurse=False):
             if isinstance(parameter, DTensor):
                 self._parameters.add(_own(parameter).untyped_storage()._cdata)
@@ -487,12 +487,12 @@ def trace_step(
     """Run a body as rank 0 of many up to the end of the step that its fingerprint describes.
 
     Args:
-        rank: of this process, which is alone.
-        body: that has the step.
-        world_size: how many ranks there are to be.
-        params: of the body.
-        peaks: of the rank, or {} if only shares of a step are wanted.
-        is_fake: tensors have no data, which torch calls FakeTensors.
+        rank: this process, which is the only rank.
+        body: function whose loop of ``rank.timed`` or ``rank.goal`` has the step.
+        world_size: number of ranks to pretend.
+        params: parameters of the body.
+        peaks: FLOP/s by dtype and bytes/s of memory, or {} if only shares of a step are wanted.
+        is_fake: whether tensors have no data, as torch's FakeTensors.
 
     Raises:
         BodyError: the body has no such step, or needs data that it does not get.

@@ -52,7 +52,7 @@ Call = tuple[socket.socket, Caller]  # the connection of a process that has call
 
 
 class NotCalled(LauncherError):
-    """A process that was to call has not. ``missing`` are the hosts without a call, as far as hosts are known."""
+    """A process started on another host did not connect in time. ``missing``: names of such hosts, if known."""
 
     def __init__(self, text: str, missing: Sequence[str]) -> None:
         super().__init__(text)
@@ -60,11 +60,11 @@ class NotCalled(LauncherError):
 
 
 class Callers:
-    """The processes that one command starts, one on each of some hosts.
+    """The processes that one command starts, one on each of some hosts, and that connect to this process.
 
-    ``command`` makes the command line from ``where`` this process is, a port and addresses, and from variables that it
-    may have to pass on. ``names`` are the hosts, if known; ``session`` marks all that is started; ``advice`` is for a
-    call that does not come.
+    ``command`` makes the command line from this process's port and addresses (``where``), and from environment
+    variables that it may have to pass on. ``names`` are the hosts, if known; ``session`` is a variable's value that
+    marks all started processes; ``advice`` ends the error for a process that does not connect.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Callers:
         """Wait for a call from each host, and return the calls in the order of the names.
 
         Args:
-            names: of the hosts that are to call, by default all.
-            limit_s: seconds that they may take, by default as long as for processes that are started now.
+            names: names of the hosts whose processes are to connect, by default all.
+            limit_s: seconds to wait, by default as long as for processes that are started now.
             among: connections of hosts that must stay open and silent meanwhile.
-            until_the_end: wait for the end of the command too; others may call until then.
+            until_the_end: whether to wait for the end of the command too; other hosts may connect until then.
 
         Raises:
             NotCalled: a host has not called in time, or cannot any more.
@@ -206,7 +206,7 @@ class Callers:
 
 
 def fill_hosts(ranks: int, per_host: int) -> list[range]:
-    """The ranks of each host: as many hosts as needed, all but the last filled."""
+    """The ranks of each host, if as few hosts as possible have ``per_host`` ranks each, and the last one the rest."""
     return [range(first, min(first + per_host, ranks)) for first in range(0, ranks, per_host)]
 
 
@@ -250,9 +250,9 @@ def within_s(hosts: int) -> float:
 
 
 def addresses() -> list[str]:
-    """Addresses or names by which others may reach this host.
+    """Addresses and names by which other hosts may reach this one, the likeliest first.
 
-    Its name comes last if it leads this host to itself: a relay here would give others that address.
+    The host's name comes last if it resolves to 127.x here: a relay on this host would give others that address.
     """
     name = socket.gethostname()
     there = [
@@ -270,10 +270,10 @@ GPU, SEES = "--gpu", "--sees="
 def describe_hosts(
     whose: str, start: Callable[..., Callers], *, gpu: bool, platform: str, gpu_advice: str
 ) -> tuple[Environment, bool]:
-    """The hosts' environment, as each reports it before the first launch, and whether all see a folder of this one.
+    """Environment that all hosts report before the first launch, and whether each sees a folder of this host.
 
     Raises ConfigurationError if hosts differ in platform or software, or lack a wanted GPU. ``start`` starts a process
-    on each, with the further arguments of :class:`Callers`.
+    on each host, and takes the further arguments of :class:`Callers`; ``whose`` names the hosts in errors.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
         module, words = "pytest_distbench.hosts.calls", [f"{SEES}{folder}", *[GPU] * gpu]
@@ -352,10 +352,10 @@ def check_engine(template: str) -> None:
 
 
 def fill(template: str, *, nodes: int, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """The words of a command, none of which a shell reads.
+    """The words of the user's command, with its placeholders filled; no shell reads them.
 
-    The command on each host carries its variables, as not every engine passes them on. Its words are plain, so that an
-    ``ssh`` may join them and a shell there may split them.
+    The command that it starts on each host sets its variables itself, as not every engine passes them on. Its words
+    are plain, so that an ``ssh`` may join them and a shell there may split them.
     """
     command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
     per_node = ranks_per_node(template)

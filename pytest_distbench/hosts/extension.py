@@ -15,7 +15,7 @@ ROWS = {
 
 
 def read_text(text: str) -> str:
-    """The text of a network as options and names of cases have it."""
+    """A network's description in the form that options and names of cases have: ``1gbit,delay=1ms``."""
     from pytest_distbench.hosts.network import parse_network
 
     return parse_network(text).text

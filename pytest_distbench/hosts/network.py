@@ -31,13 +31,13 @@ from pytest_distbench.run.kinds import Around, AroundSetup, Describe
 from pytest_distbench.units import convert, format_seconds, parse_quantity
 
 NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
-"""Metrics of an emulated network between neighbouring hosts, by TCP alone, while no rank uses it."""
+"""Metrics of an emulated network: bytes/s and seconds of a round trip between two hosts, by TCP, without ranks."""
 
 UNLIMITED = "unlimited"  # in the place of a rate: as much as this machine carries
 
 LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
-"""Limits in bits per second, seconds one way, and a fraction. Below, messages of a few KiB take too long for any suite;
-beyond, TCP is no network to train on."""
+"""Limits of an emulated network: rates in bit/s, delay in seconds one way, and lost packets as a fraction. Below them,
+messages of a few KiB take too long for any suite; beyond, TCP is no network to train on."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit", re.ASCII)
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
@@ -92,9 +92,9 @@ def parse_network(text: str) -> Network:
 
 
 def make_network(rate: object, keywords: Mapping[str, object], *, written: str) -> Network:
-    """Make a network of the marker's arguments, which are texts for quantities, else numbers.
+    """Make a network from the marker's arguments: ``rate``, "" for a labelled network, and the other properties.
 
-    The rate is "" with a label. ``written`` is the whole as it was written, for an error.
+    ``written`` is the marker or option as the user wrote it, for errors.
     """
     if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
         raise ConfigurationError(f"network {written}: there is no {show(unknown)}; {_WANTED}")
@@ -127,8 +127,8 @@ VARIABLES = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_HOSTID": "distbench-host{host}",
 }
-"""Environment of ranks on emulated hosts: their one interface, and different hosts for NCCL, which would find another
-way between two GPUs of one machine."""
+"""Environment of ranks on emulated hosts: the name of their interface, and settings by which NCCL takes the network and
+not the link between two GPUs of one machine."""
 
 
 def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str, str]:
@@ -200,7 +200,7 @@ _FIELDS = {"delay": "delay_s"}
 
 
 Passage = tuple[int, int, float, float]
-"""(from host, to host, bits per second without headers, median seconds of a byte there and back), by TCP."""
+"""A measured way between two hosts: (from host, to host, bit/s of payload by TCP, median seconds of a round trip)."""
 
 
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -216,9 +216,9 @@ _ENDS_S = 5.0
 
 
 class Lab:
-    """The hosts of a network, while a process of their own holds them.
+    """The emulated hosts of a network: namespaces that exist as long as a process of this object runs.
 
-    It makes a folder with links to the namespaces, by which ranks find them, see :func:`host_place`, and removes it.
+    Ranks find the namespaces by links in ``folder``, see :func:`host_place`; closing the object removes it.
     """
 
     def __init__(self, network: Network, hosts: int, folder: Path) -> None:
@@ -301,7 +301,7 @@ _LATE_S = 0.001  # and by this, besides a quarter, the round trip: a relay and a
 _LATE_SHARE = 0.25
 _TRIES = 4
 _PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
-"""Share of a 1500-byte Ethernet packet without headers of Ethernet, IP and TCP; by whether VXLAN takes more of it."""
+"""Whether VXLAN adds its headers -> payload of a full Ethernet packet, as a share of its bytes on the wire."""
 
 
 class NetworkAround(Around):
@@ -399,7 +399,7 @@ def _probe_as_wanted(lab: Lab) -> Sequence[Passage]:
 
 
 def misses(network: Network, found: Sequence[Passage]) -> list[str]:
-    """How a network differs from what was wanted, in words; with loss only the shortest round trip is compared."""
+    """Texts on measured rates and round trips that a network should not have; with loss, only on round trips below."""
     missed = []
     wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
     most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S

@@ -38,15 +38,15 @@ _VXLAN_HEADERS = 50  # bytes of Ethernet, IP, UDP and VXLAN around each packet (
 _PREFIX = 16
 _VXLAN = "type vxlan id 42 dstport 4789 learning"
 _PACKET_S = 0.00015
-"""Longest time of one packet in seconds. The kernel's pieces of up to 64 KiB, which a token bucket would let pass
-whole, are cut to that, so that small messages do not pass at once."""
+"""Longest time of one packet on the link, in seconds: the kernel's pieces of up to 64 KiB, which a token bucket would
+let pass at once, are cut into packets of that time."""
 _MOST_GSO = 65536
 _QUEUE = "100ms"
 
 
 Commands = tuple[str, int | None, list[str]]
-"""A program (``ip``, ``tc`` or ``bridge``), the host whose namespace it runs in, or None for the switch's, and its
-``-batch -`` lines, without the program's name."""
+"""A program (``ip``, ``tc`` or ``bridge``); the host in whose namespace it runs, or None for the switch's; and lines of
+its stdin under ``-batch -``."""
 
 
 def underlay(network: Network) -> str:
@@ -54,7 +54,7 @@ def underlay(network: Network) -> str:
 
 
 def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) -> Iterator[Commands]:
-    """Connect the hosts by veth pairs and a bridge, shaped by token buckets, and by netem if needed and available."""
+    """Commands that connect hosts by veth pairs and a bridge, and limit rates by token buckets, delays by netem."""
     device = underlay(network)
     pairs = [
         f"link add port{i} mtu {MTU} type veth peer name {device} mtu {MTU} netns {places[i]}" for i in range(hosts)
@@ -77,7 +77,7 @@ def addressed(network: Network, host: int) -> list[str]:
 
 
 def cover(network: Network, hosts: int) -> Iterator[Commands]:
-    """Lay the overlay over a network: each host broadcasts to every other one, and learns addresses from packets."""
+    """Commands that add a VXLAN overlay: each host broadcasts to every other one, and learns addresses from packets."""
     if not network.overlay:
         return
     for host in range(hosts):
@@ -116,7 +116,8 @@ _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
 _CHECKSUMS, _TCP4 = 0x1, 0x2
 _HEADER = 10  # bytes of virtio's network header, before the packet (linux/virtio_net.h)
 _HEADERS_AND_PIECE = struct.Struct("=2xHH4x")
-"""Bytes of each packet's headers on the wire, and of its payload, or 0 if it is a single packet."""
+"""Part of the header that a TUN device puts before a packet: bytes of the packet's headers, and bytes of each piece
+that it stands for, or 0 if it is a single packet."""
 _ETHERNET = 14
 _TARGET = slice(_HEADER + 16, _HEADER + 20)  # of an IPv4 packet the address that it is for (RFC 791)
 _LARGEST = 65536 + _HEADER
@@ -207,10 +208,7 @@ Enter = Callable[[int], AbstractContextManager[None]]  # makes sockets those of 
 
 
 def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
-    """Measure from each host to the next, pair by pair; both ways between two hosts, nothing for one.
-
-    TCP alone is used: it shows the network apart from what runs on it.
-    """
+    """Measure rate and round trip from each host to the next by TCP, one pair at a time; [] for one host."""
     if hosts == 1:
         return []
     found = []
@@ -277,7 +275,7 @@ def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) ->
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)
 _DIES_WITH_PARENT, _SLACK, _DUMPABLE = 1, 29, 4
-"""PR_SET_PDEATHSIG, PR_SET_TIMERSLACK and PR_SET_DUMPABLE (linux/prctl.h)."""
+"""Options of prctl(2): PR_SET_PDEATHSIG, PR_SET_TIMERSLACK and PR_SET_DUMPABLE (linux/prctl.h)."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PATH = "/usr/sbin:/sbin"
 

@@ -47,7 +47,7 @@ _LOST_S = 20  # after so many seconds without any sign of the other end a connec
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Variable of ranks on several hosts; unless set, the interface by which the host reached pytest's."""
+"""Variable with gloo's network interface. Unless it is set, ranks on several hosts use the one to pytest's host."""
 
 OF_THE_HOST = {
     "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
@@ -58,7 +58,7 @@ values of their own host for these, and pytest's for all others."""
 
 
 FileKind = Literal["log", "stacks", "flight", "groups", "awaited"]
-"""Kinds of files that ranks write and that are shown; each is a method of :class:`LaunchFiles`."""
+"""Kinds of a rank's files whose content a relay sends to the controller; each is a method of :class:`LaunchFiles`."""
 
 OUTPUT: tuple[FileKind, ...] = ("log",)
 EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
@@ -101,12 +101,12 @@ def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
 
 
 class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The process that calls: a relay, a node's parent, or one that describes its host.
+    """The first message of a process that connects: a relay, a node's parent, or one that describes its host.
 
     Attributes:
-        address: of the relay's host, on the way to the controller: others reach it there.
-        port: kept on that address for the store at which all ranks meet.
-        environment: what measurements there are made in.
+        address: the process's own address on the connection, by which other hosts reach it.
+        port: port reserved on that address for the store at which all ranks meet.
+        environment: hardware and software of the host, or None if it was not asked for.
         sees: whether the host sees a folder of the controller's.
     """
 
@@ -202,8 +202,8 @@ _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
 _MOST_OUTPUT = 64 * 2**20
 _MOST_OF_PASSED = 2**20
-"""Bytes of a passed rank's output since the last fetch that are sent; the rest is left out. It is less than for others:
-nobody reads numbers from it."""
+"""Most bytes of a passed rank's new output that a fetch sends; the rest is left out. Other ranks' output, from which
+numbers may be read, has a higher limit."""
 
 
 MakeLauncher = Callable[[Message], LocalLauncher]  # makes what starts the ranks that have a place here
@@ -240,7 +240,7 @@ class Relay:
         self._reported_ends = 0
         self._has_ended = False
         self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
-        """Bytes of a file that the controller has or was not sent, and how many it was not sent."""
+        """(rank, kind of file) -> (bytes handled so far, sent or left out; bytes that were left out)."""
 
     def serve(self) -> None:
         lines = Lines()
@@ -426,7 +426,7 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
 
 
 class NodeAgent:
-    """Starts the agent of one node, which gives its ranks the places that the controller expects."""
+    """Starts torchrun on this host, for the ranks that the controller assigned to it; a ``LocalLauncher``."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
         self._places = places

@@ -46,9 +46,9 @@ class Keeper(RankProcess, Protocol):
 class Host:
     """A host of ranks: the connection to its relay, the keeper of the relay, and what is known of the host.
 
-    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` is added to a time of that host to
-    make it ours; ``error_s`` is None until it was measured. The host is silent since its last word, or since a ping
-    after that. ``owed`` is the number of missing answers: a Ctrl-C may have left one behind.
+    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` converts the host's times to this
+    process's; ``error_s``, its error, is None until measured. ``silent_since`` is the time of the relay's last message,
+    or of a later ping. ``owed``: answers that are still to come for orders whose wait Ctrl-C ended.
     """
 
     def __init__(self, name: str, *, line: socket.socket, keeper: Keeper, ranks: Sequence[int]) -> None:
@@ -104,14 +104,14 @@ class Host:
         return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
 
     def set_offset(self, readings: Sequence[tuple[float, float]]) -> None:
-        """Take the best reading; the first sets the offset, later ones add their difference to the error."""
+        """Use the (error, offset) with the smallest error: the first sets the offset, later ones widen the error."""
         error_s, offset_s = min(readings, default=(math.inf, self.offset_s))
         if self.error_s is None:
             self.offset_s = offset_s
         self.error_s = error_s + abs(offset_s - self.offset_s)
 
     def see_off(self) -> None:
-        """Wait until the process that led to the connection ends, or kill it; all its connections are closed before."""
+        """Wait until the keeper of the relay ends, else kill it. Called when all its connections are closed."""
         try:
             self.keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
@@ -128,7 +128,7 @@ _LED_NOWHERE = "its relay has ended, or the connection to it"
 
 
 class RelayedSite:
-    """A launch whose ranks live on ``hosts``, each once, and meet at rank 0's store at ``meeting_point``."""
+    """A launch whose ranks live on ``hosts``; ``meeting_point``: address and port of rank 0's store for all ranks."""
 
     def __init__(self, plan: LaunchPlan, hosts: Sequence[Host], *, meeting_point: tuple[str, int]) -> None:
         self.heard = Heard()
@@ -183,7 +183,7 @@ class RelayedSite:
         return frozenset(rank for done in self._order(self._to_all("running")) for rank in done.ranks)
 
     def look(self) -> None:
-        """Check that this host's processes that lead to relays are not suspended."""
+        """Check that no keeper of a relay is suspended (SIGSTOP); if one is, all hosts count as lost."""
         if why := self._standstill.look(host.keeper.pid for host in self._hosts if not host.is_lost):
             for host in self._hosts:
                 self._lose(host, why)

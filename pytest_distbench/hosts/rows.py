@@ -27,10 +27,10 @@ def network_of_marker(mark: pytest.Mark) -> str:
 
 
 def choose_network(given: Arguments, settings: Settings, wanted: Called, ranks: int, by_marker: str) -> str:
-    """The network between a call's ranks, as the call, its test or the run asks for it, or "" if none does.
+    """The network between a call's ranks that the call, its test's marker or the run asks for, or "" if none does.
 
-    Skips a test for which none can be made. A label fits every launch. Refuses a call that asks for one if the plugin
-    does not start its ranks.
+    Skips the test if that network cannot be emulated here; a label of an existing one can always be given. Fails the
+    test if it asks for a network and the plugin does not start its ranks.
     """
     from pytest_distbench.hosts.network import VARIABLES, parse_network, rank_hosts
     from pytest_distbench.run.kinds import kind_of

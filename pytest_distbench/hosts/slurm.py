@@ -55,18 +55,19 @@ OF_TASKS = (
     "SRUN_CPUS_PER_TASK",
     "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU",
 )  # fmt: skip
-"""Variables with GPUs, CPUs and memory of a task of the job, which our step does not get: its one process on each node
-starts all ranks there, which would share one task's."""
+"""Variables with the GPUs, CPUs and memory of one task of the job. The job step of a launch does not get them: its one
+process on each node starts all ranks there, which would share a single task's part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The nodes of a job.
+    """The Slurm allocation that pytest runs in.
 
     Attributes:
-        nodes: names, in Slurm's order.
-        tasks_per_node: as requested, or None if unknown.
-        gpus_per_node: as allocated, or 0 if unknown.
+        job: id of the job.
+        nodes: names of the nodes, in Slurm's order.
+        tasks_per_node: number that the user requested, or None if unknown.
+        gpus_per_node: number that Slurm allocated, or 0 if unknown.
     """
 
     job: str
@@ -75,7 +76,7 @@ class Allocation:
     gpus_per_node: int = 0
 
     def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
-        """The ranks of each of the first nodes: as many as requested, one per GPU, or equal parts."""
+        """The ranks of each node: as many as the tasks requested per node, else one per GPU, else equal parts."""
         per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
         if ranks > per_node * len(self.nodes):
             raise ConfigurationError(
@@ -132,9 +133,9 @@ def start_step(
     session: str,
     python_path: Sequence[str] | None = None,
 ) -> Callers:
-    """Start a process on each of the nodes that calls back; ``command`` makes its words from where this process is.
+    """Start, by srun, a process on each node that connects to this one; it gets no variables of the job's tasks.
 
-    It gets no variables of the job's tasks. Without ``python_path`` it finds this package as this process does.
+    ``command`` makes its words from this process's port and addresses. ``python_path``: by default ``sys.path``.
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
@@ -268,9 +269,9 @@ class NodeParent(Parent):
 
 
 class SlurmLauncher(Launcher):
-    """Keeps a parent with torch loaded on each node, and starts those again that are gone.
+    """Starts ranks on the nodes of a Slurm allocation, from a process with torch loaded that it keeps on each node.
 
-    A step starts the parents that a launch's nodes lack. A node that has lost its parent is used last from then on.
+    Missing ones are started by a job step before a launch. A node that has lost its process is used last from then on.
     """
 
     name = "slurm"

@@ -155,7 +155,7 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
 
 
 def carry_over(verdict: Finding, own: Finding | None) -> Finding:
-    """Transfer the result of the own run's bounds to a verdict of another comparison of the same launches."""
+    """The verdict of another comparison of the same launches, with what bounds decided in the verdict ``own``."""
     if own is not None and own.code == "bound":
         return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
     return verdict if own is None or not own.bounds else _keep(verdict, own.bounds, is_open=verdict.is_open)
@@ -182,7 +182,7 @@ def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Me
 
 
 def _tighter(baseline: Sequence[Sample], current: Sample) -> list[Bound]:
-    """Bounds of the other side that this run has loosened or left out, with a sentence that says so."""
+    """Bounds that the baseline's launches recorded and that this run has loosened or left out, with a note of that."""
     found = []
     for bound in (bound for m in baseline[:1] for bound in m.bounds if m.unit == current.unit):
         own = [b.value for b in current.bounds if b.side == bound.side and not b.is_default]
@@ -253,7 +253,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
 
 
 def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
-    """Keys of the metrics that a bound names, with a rate if it names one. Metrics come before the rates of a sweep."""
+    """(key, None) for each metric that a bound names, or else (key, rate) for each from which that rate is computed."""
     named = [(key, None) for key, found in measured.items() if metric in (key, found[0].name)]
     return [*named] or [
         (key, rate)
@@ -264,7 +264,7 @@ def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:
 
 
 def _missed_goals(metric: str, measured: Measured) -> set[str]:
-    """Steps to a missed goal, if a bound is on the time to it: a miss is recorded with the steps alone."""
+    """Names of metrics ``steps_to_X`` whose goal was missed, if ``metric`` is the ``time_to_X`` of that goal."""
     return {
         found[0].name
         for found in measured.values()

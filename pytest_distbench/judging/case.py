@@ -72,9 +72,10 @@ class Pairs:
     Attributes:
         looks: numbers of pairs at which a decision is made, ascending.
         tolerance_of: accepted change of a metric, as a fraction.
-        controls: the other side once more, in triples: then lower quantiles are compared, with the mean of both.
-        ab: beginning of the sentences on timings of triples.
-        is_judge: whether the other side defines what is judged: another definition is no way out then.
+        baseline: launches of the other side, one per launch of this run.
+        controls: second launches of the other side, if three launches alternate: the mean of both is the other side.
+        ab: beginning of sentences on timings then: ``interleaved A/B with 3f2a91c0d4``.
+        is_judge: whether the other side's tests decide (``--distbench-judge=base``), so that no redefinition excuses.
     """
 
     baseline: Sequence[LaunchRecord]
@@ -284,7 +285,7 @@ def _decide_runs(
 def in_pairs(
     baseline: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics, terms: Terms
 ) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
-    """Metric key -> samples of both sides, one per pair, without a value where one side lacks it.
+    """Metric key -> (samples of the other side, samples of this run), one per pair; a lacking one has no value.
 
     If no launch of the other side has the metric, that side is empty. Pairs made for other metrics are left out.
     """
@@ -378,7 +379,7 @@ def _ends_in_the_same_weights(found: Metrics, stored: Metrics) -> bool:
 
 
 def updates_of(launch: LaunchRecord) -> int:
-    """Steps of a script's optimizer, or 0 if nobody counted them."""
+    """Number of optimizer steps that rank 0 of a script took in a launch, or 0 if they were not counted."""
     step = launch.fingerprints.get(TRAINING_STEP)
     course = of_rank(step.course, 0) if step is not None else None
     return course.steps if course is not None and course.is_whole else 0
@@ -458,7 +459,7 @@ class RunComparison:
     """Verdicts on the cases that both runs have, and the names of the others.
 
     Attributes:
-        verdicts: on the newer run's launches, compared with the older one's.
+        verdicts: verdicts of the comparison of the newer run's launches with the older run's.
         few: cases of the older run with too few launches to estimate their noise.
     """
 

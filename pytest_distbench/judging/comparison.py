@@ -119,10 +119,10 @@ class Comparison(Compared):
         candidate: samples of this run's launches; a launch that lacks the metric has a sample without value.
         baseline: samples of the stored launches, or of the other launch of each pair; empty without a baseline.
         control: samples of the third launch of each triple: the other side once more, which then counts with the mean.
-        statistic: of pairs, if not that of their values or lower quantiles.
+        statistic: statistic of pairs, if it is another one than that of their values or lower quantiles.
         ab: beginning of the sentences of triples: ``interleaved A/B with 3f2a91c0d4``.
         neighbours: runs of sizes that it belongs to, the shortest first, with their finding and their sizes.
-        screening: of launches that interleaved ones can follow, or None.
+        screening: result of screening a few launches, if interleaved ones can confirm it, or None.
         is_faster_machine: whether most timings of the case became faster alike.
     """
 
@@ -191,7 +191,7 @@ class Comparison(Compared):
 
     @cached_property
     def known(self) -> tuple[list[float], list[float]]:
-        """Known values of the baseline and of this run."""
+        """Values of the baseline and of this run, without launches that have none."""
         return [v for v in self.old if v is not None], [v for v in self.new if v is not None]
 
     @cached_property
@@ -293,7 +293,7 @@ class Comparison(Compared):
         return -found.limit <= found.worse_by <= near
 
     def of_all(self, of: Whole) -> Comparison | None:
-        """The comparison by all iterations, from :data:`LEAST_BY_STORED` on if stored; None if a side lacks them."""
+        """The same comparison with a mean over all iterations as each launch's value, or None if a side lacks them."""
         candidate = [m for m in self.candidate if m.value is not None]
         if self.ab and self.statistic is None:
             sides = [[by_all_iterations(m, of) for m in side] for side in (candidate, self.baseline, self.control)]
@@ -335,7 +335,7 @@ class Comparison(Compared):
 
     @property
     def companions(self) -> dict[str, tuple[float, float]]:
-        """Secondary signals of the timing, before and now."""
+        """Secondary signals of a timing, such as CPU time, by name: (mean of the baseline, mean of this run)."""
         names = self.metric.companions.keys() & (self.baseline[0].companions.keys() if self.baseline else ())
         return {
             name: (_of_companion(self.baseline, name), _of_companion(self.candidate, name))
@@ -405,7 +405,7 @@ def unjudged(launches: Sequence[Sample]) -> Finding:
 
 
 def value_by(statistic: Statistic, launch: Sample) -> float | None:
-    """Value of a launch by a statistic."""
+    """A launch's value under the named statistic, such as ``sqrt(min x p25)``; None if it cannot be computed."""
     if statistic.endswith("sqrt(min x p25)"):
         return fast_value(launch)
     if statistic == "A/B CPU time":
@@ -537,7 +537,7 @@ _CONTINUOUS = ("s", "B", "B/s")  # units of what is no count, whether a value is
 
 
 def by_order(c: Comparison) -> Finding | None:
-    """Rule of values of which one is 0 or negative."""
+    """Finding on launches of which one has a value of 0 or below, by the order of the values; else None."""
     old, new = c.known
     unit = c.metric.unit
     if min(*old, *new) > 0:
@@ -568,7 +568,7 @@ def by_order(c: Comparison) -> Finding | None:
 
 
 def asked_by_screening(c: Comparison) -> Finding | None:
-    """It looks worse, but one more launch of the candidate may show that it is not."""
+    """Open finding, which asks for another launch, if the screening of few launches sees evidence of a slowdown."""
     if c.screening is None or c.is_last or not c.screening.asks(c.metric.key):
         return None
     return c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
@@ -600,7 +600,7 @@ def slower_by_cpu_time(c: Comparison) -> Finding | None:
 
 
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
-    """Slower by a mean of all iterations: most became slow, or a few by much, while the lower quantile stayed."""
+    """Finding if a mean of all iterations became slower, although the lower quantile of the iterations did not."""
     if c.is_clear(1.0) and not c.ab:
         return None
     found = [_slower_in(c, of) for of in WHOLES]
@@ -631,7 +631,7 @@ _STATISTICS: dict[Whole, tuple[Statistic, Statistic]] = {
     whole: ("all iterations", "A/B all iterations"),
     paid: ("mean", "A/B mean"),
 }
-"""Statistic of each mean over all iterations, for stored launches and for pairs."""
+"""Mean over all iterations -> its name in findings: for stored launches, and for interleaved pairs."""
 
 
 def pattern(launch: Sample) -> str:
@@ -654,7 +654,7 @@ def pattern(launch: Sample) -> str:
 
 
 def vetoed(c: Comparison) -> Finding | None:
-    """Slower, but the A/A noise is too large to say so."""
+    """Finding on a timing that is slower than its threshold by less than the A/A noise allows: *inconclusive*."""
     return c.noisy("beyond-threshold") if c.is_vetoed and c.is_clear(1.0) else None
 
 
@@ -663,7 +663,7 @@ def better(c: Comparison) -> Finding | None:
 
 
 def much_better(c: Comparison) -> Finding | None:
-    """Twice as fast in each launch, while other timings are not: no known noise does that."""
+    """Finding *improved* if every launch is faster by the factor :data:`TOO_GOOD`, and the other timings are not."""
     if c.is_paired or c.is_faster_machine or c.change > -math.log(TOO_GOOD):
         return None
     return _better(c, c.noisy) if worse_pairs(*c.logs, -c.sign) == 1.0 else None
@@ -675,7 +675,7 @@ def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], text: str 
 
 
 def changed_with_neighbours(c: Comparison) -> Finding | None:
-    """Changed as part of a run whose every size changed by more than its tolerance; the shortest such run counts."""
+    """Finding on the shortest run of neighbouring sizes that has one and whose sizes all changed beyond tolerance."""
     for run, found, sizes in c.neighbours:
         direction = -1.0 if found.kind == "improved" else 1.0
         have_changed = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
@@ -694,7 +694,7 @@ def changed_with_neighbours(c: Comparison) -> Finding | None:
 
 
 def screened_as_healthy(c: Comparison) -> Finding | None:
-    """Not suspicious: within the threshold if a change as large as the tolerance would be suspicious."""
+    """Finding *unchanged* on a timing that screening does not suspect; *low power* if it would miss the tolerance."""
     sees = c.screening.sees(c.metric.key) if c.screening is not None else None
     if c.screening is None or sees is None or c.screening.is_suspicious(c.metric.key):
         return None

@@ -27,12 +27,12 @@ NO_BASELINE: Absence = ("no-baseline", "no baseline for this metric")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared(ABC):
-    """Input of the deciders.
+    """A metric of this run and of its baseline: what a decider judges.
 
     Attributes:
         absent: why there is no baseline.
-        lost: why part of it is missing from this run, or "".
-        is_judged_by_other: whether the other side says what is judged (``--distbench-judge=base``).
+        lost: why this run lacks part of the metric, such as a rank, or "".
+        is_judged_by_other: whether the other side's tests decide what is judged (``--distbench-judge=base``).
     """
 
     absent: Absence = NO_BASELINE
@@ -42,17 +42,17 @@ class Compared(ABC):
     @property
     @abstractmethod
     def metric(self) -> Sample:
-        """Any measurement of this run."""
+        """One of this run's samples of the metric."""
 
     @property
     @abstractmethod
     def known_as(self) -> Sample | None:
-        """Any measurement of the baseline, or None."""
+        """One of the baseline's samples of the metric, or None if it has none."""
 
     @property
     @abstractmethod
     def missing(self) -> str:
-        """How many values are missing of how many, or "" if none is, or may be."""
+        """How many values this run lacks, of how many, in words; "" if it has all, or values may be missing."""
 
     @property
     @abstractmethod

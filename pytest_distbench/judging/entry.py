@@ -123,7 +123,7 @@ def _of_median(values: Iterable[float | None]) -> float | None:
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
-    """Seconds in each phase that bodies named (``rank.phase``): the median over launches."""
+    """Name of each phase of a body (``rank.phase``) -> its seconds, the median over launches."""
     found: dict[str, list[float]] = {}
     for launch in launches:
         for m in launch.measurements:
@@ -133,7 +133,7 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
 
 
 def norm_of(launches: Sequence[LaunchRecord]) -> GpuReport | None:
-    """State of the GPUs in the median launch, of which the slowest counts; or None if nobody looked."""
+    """Frequencies, limits and throttling of each launch's slowest GPU, medians over launches; None if not recorded."""
     watched = [launch.gpu_reports for launch in launches if launch.gpu_reports]
     if not watched:
         return None
@@ -141,7 +141,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuReport | None:
     held = {name: statistics.median(max(gpu.held.get(name, 0.0) for gpu in gpus) for gpus in watched) for name in names}
 
     def slowest(of: Callable[[GpuReport], float | None]) -> float | None:
-        """The smallest of a launch's GPUs, then the median over launches, with four digits."""
+        """The smallest value among a launch's GPUs; of these the median over launches, with four digits."""
         middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
         return None if middle is None else float(f"{middle:.4g}")
 
@@ -374,7 +374,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
 def impossible_value(launches: Sequence[LaunchRecord]) -> str:
     """The metric whose value cannot have been measured, and why, or "".
 
-    A timing of ours may be 0, and so may whatever is computed from a timeline.
+    A timing that the plugin took itself may be 0, and so may numbers computed from a timeline.
     """
     for m in (m for launch in launches if not launch.events for m in launch.measurements if m.is_judged):
         is_own_clock = bool(m.companions) or m.is_phase

@@ -245,7 +245,7 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
 
 
 def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
-    """Numbers of the first rank in it, by the names of their metrics, which end in their unit.
+    """Numbers of a fingerprint's first rank, such as ``sent_bytes``, by metric name, which ends in the unit.
 
     Collectives are of one iteration, sends and receives included; optimizers hold their bytes besides the parameters.
     """
@@ -270,7 +270,7 @@ def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
 
 
 def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
-    """The fingerprints on which the launches agree, by key; one that differs between them says so."""
+    """Key of a loop's metric -> fingerprint of its launches, joined by :func:`agree`."""
     found: dict[str, list[Fingerprint]] = {}
     for launch in launches:
         for key, fingerprint in launch.fingerprints.items():
@@ -304,7 +304,7 @@ def _calls(fingerprint: Fingerprint) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Unit of one of these numbers."""
+    """Unit of a number of :func:`structure_of`, by its name: "B" for bytes, "" for a count."""
     return "B" if name.endswith("_bytes") else ""
 
 
@@ -356,7 +356,7 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
 def comparable(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
-    """Both without reductions, roots and partners if one of them does not record these."""
+    """Both sequences of collectives; without reductions, roots and partners if one of them does not record these."""
     if all(c.how is not None for c in (*before, *after)):
         return before, after
     return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
@@ -410,7 +410,7 @@ def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Co
 
 
 def count(collectives: Iterable[Collective]) -> Counter[Collective]:
-    """Count each collective, wherever it occurs."""
+    """Number of occurrences of each collective in a sequence, in whatever order they occur."""
     counts: Counter[Collective] = Counter()
     for c in collectives:
         counts[replace(c, count=1)] += c.count

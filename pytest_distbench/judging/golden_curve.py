@@ -31,8 +31,8 @@ FLOOR = 2e-6
 """Deviations up to this are rounding however little the curve has changed: ten times that of other instruction sets."""
 
 TIMES_FIRST = 10.0
-"""Factor by which a difference before any update (other precision of the forward pass) may grow later: chance has a
-part in each value. The same holds for differences between the baseline's launches."""
+"""Accepted deviation of later values, in units of the deviation before any update, which another precision of the
+forward pass causes; likewise in units of the difference between the baseline's launches."""
 
 WANTED_MOVE = 0.1
 """A curve without a set length is as long as the loss takes to change by this share of it: then updates that are wrong
@@ -178,7 +178,7 @@ def compare(
     """Compare a curve with the stored one of the same seed.
 
     Args:
-        current: as many values, or more.
+        current: the new curve: as many values as ``stored``, or more.
         rtol: accepted relative deviation of each step, if somebody has set one, or None for :func:`limits`.
         rounding: deviations up to this do not mark the step at which the divergence starts; 0 if the curve is known
             to repeat bit for bit.
@@ -226,7 +226,7 @@ def beginning(
     """Find the first difference of two whole series, of the baseline and of this run, or None.
 
     Args:
-        lengths: of the series before these values were thinned.
+        lengths: numbers of values in ``stored`` and ``current`` before they were thinned (``kept_places``).
         is_exact: whether both compute in float32 throughout.
     """
     places = [kept_places(length) for length in lengths]

@@ -62,13 +62,13 @@ def find_causes(result: CaseResult) -> list[Finding]:
 
 
 def regressions(result: CaseResult) -> list[Finding]:
-    """What became worse, the largest change first."""
+    """The verdicts of a case that are worse than the baseline, the largest change first."""
     worse = (v for v in result.verdicts if v.kind == "regressed" or v.row.may_be_confirmed)
     return sorted(worse, key=severity, reverse=True)
 
 
 def communication(result: CaseResult) -> Iterator[Finding]:
-    """Communication that changed, with or without a metric that regressed besides."""
+    """Finding on a changed communication fingerprint, whether or not a metric regressed too."""
     is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
@@ -103,7 +103,7 @@ def phases(result: CaseResult) -> Iterator[Finding]:
 
 
 def cpu_time(result: CaseResult) -> Iterator[Finding]:
-    """Whether the added time was spent computing. CPU time is summed over ranks, the timing is the slowest rank's.
+    """Finding on whether the added time was spent computing: CPU time of all ranks against the slowest one's timing.
 
     Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
     """
@@ -140,7 +140,7 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
 
 
 def host_time(result: CaseResult) -> Iterator[Finding]:
-    """Whether the device or the host of a GPU added the time.
+    """Finding on whether a GPU or the host of it added the time.
 
     The CPU time of a GPU's rank does not show it: a host that waits for an event spins.
     """
@@ -178,7 +178,7 @@ def _added_s(verdict: Finding) -> float | None:
 
 
 def late_rank(result: CaseResult) -> Iterator[Finding]:
-    """The rank that came late to the collectives, or else the one that was slowest in most iterations."""
+    """Finding on the rank that came late to the collectives, or else on the slowest one in most iterations."""
     failed = regressions(result)
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
@@ -242,9 +242,9 @@ def frequencies(result: CaseResult) -> Iterator[Finding]:
 
 
 def algorithm(result: CaseResult) -> Iterator[Finding]:
-    """NCCL sums in an order of its own choice, by message size, topology and version, unless NCCL_ALGO is set.
+    """Finding if other digits of a curve may come from NCCL, which without NCCL_ALGO chooses the order of its sums.
 
-    Two ranks have one order only, and both sides of a pair have what this run has.
+    Not for two ranks, which have one order only, nor for interleaved launches, whose sides choose alike.
     """
     if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
         return
@@ -293,7 +293,7 @@ def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
 
 
 def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """What an injected slowdown did not reach, and in how many cases it was detected."""
+    """Remarks on injected slowdowns: in how many cases they were detected, and which timings they cannot reach."""
     controls = [(r, r.control) for r in results if r.control is not None]
     groups = grouped((control.why_not, r.case.title) for r, control in controls if control.why_not)
     for why, titles in groups.items():
@@ -348,7 +348,7 @@ def _is_speed(verdict: Finding) -> bool:
 
 
 def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """All cases changed the same way against stored baselines: each by the median of its timings and rates."""
+    """Remark that all cases changed the same way against stored baselines, by the median of each case's timings."""
     found = []
     for result in _compared(results):
         changes = [
@@ -372,7 +372,7 @@ def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Metrics that passed and could not have failed.
+    """Remark on metrics that passed and could not have failed.
 
     A noisy one, if its rule could miss a doubling (:func:`sensitivity` covers timings); an exact one, if the software
     is another; one that is judged over seeds, if besides there is one seed, and no curve confirms the baseline's
@@ -412,7 +412,7 @@ def _why_out_of_reach(verdict: Finding, other_software: str, *, is_same_training
 
 
 def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
+    """Remarks on suspicious cases that were not confirmed by A/B: one for each reason, numbers aside."""
     groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in _compared(results) if r.unconfirmed)
     for found in groups.values():
         text = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
@@ -426,7 +426,7 @@ def not_evaluated(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Files that a recording read and git ignores, so that no A/B with its commit can run."""
+    """Remark on files that a recording read and git ignores, so that no A/B with its commit can run."""
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
     if found:
         who = and_more(list(dict.fromkeys(found.values())))
@@ -436,7 +436,7 @@ def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Timings of a script that became much faster while its wall time did not: they may be of other work."""
+    """Remark on timings of a script that became much faster while its wall time did not: they may be of other work."""
     for result in results:
         wall = next((v.ratio for v in result.verdicts if v.name == WALL_TIME and v.ratio), 0.0)
         for v in result.verdicts if wall > 0 else ():
@@ -505,7 +505,7 @@ def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings by a command or in an elastic job, whose results are not recorded; one line for all cases."""
+    """Remark on trainings by a command or in an elastic job, whose results are not recorded; one for all cases."""
     found = [
         r.case.title
         for r in results
@@ -518,7 +518,7 @@ def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def undescribed(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Bodies that communicate in loops of their own, which no fingerprint describes; one line for all cases."""
+    """Remark on bodies that communicate in loops of their own, which no fingerprint describes; one for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
     if found := [r.case.title for r in judged if any(run.undescribed_collectives for run in r.launches)]:
         how = 'for step in rank.timed("step", iterations=N), or rank.goal'
@@ -527,7 +527,7 @@ def undescribed(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings of which no learned number, such as a loss, is judged; those without a baseline yet have a line apart.
+    """Remarks on trainings of which no learned number, such as a loss, is judged: with a baseline, and without yet.
 
     A training is a case whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
     On the backend ``fake`` no loss means anything.
@@ -563,7 +563,7 @@ def _steps(result: CaseResult) -> list[str]:
 
 
 def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Finding:
-    """Files of a change that were not used, because its base judged it; there may be none."""
+    """Remark on the files of a change that were not used, as its base judged it (``--distbench-judge=base``)."""
     if not not_used:
         return Finding(
             code="judged-by-base",

@@ -87,8 +87,8 @@ class Neighbours:
     """Run of neighbouring sizes.
 
     Attributes:
-        key: of all of them together; its name is that of the metric and the length.
-        share: of the error rate of one comparison.
+        key: key of all sizes together; its name is made of the metric's name and the number of sizes.
+        share: share of a comparison's error rate that the run may spend.
     """
 
     keys: tuple[str, ...]
@@ -109,12 +109,12 @@ def find_runs(metrics: Iterable[Sample]) -> list[Neighbours]:
 
 
 def error_share(key: str, runs: Iterable[Neighbours]) -> float:
-    """Share of its error rate that a metric has for itself: 1.0 without a neighbour."""
+    """Share of a comparison's error rate for a metric alone; runs of sizes have the rest. 1.0 without neighbours."""
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
 def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
-    """Neighbouring sizes as one metric, their geometric mean, or None if the launch lacks one of them."""
+    """Geometric mean of a launch's samples at neighbouring sizes, as one sample; None if it lacks one of them."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     metrics = [found[key] for key in run.keys if key in found]
     is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
@@ -122,7 +122,7 @@ def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
 
 
 def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """A run as one metric of a baseline, or empty if a launch lacks part of it."""
+    """Geometric mean over neighbouring sizes in each launch; ``metrics``: samples by size. [] if one is missing."""
     if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
         return []
     return [_together(launch) for launch in zip(*metrics, strict=True)]
@@ -140,7 +140,7 @@ def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, S
 
 
 def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Neighbours]:
-    """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
+    """Runs of 2, 4 and 8 sizes in a gapless row of sizes, each with its share of a comparison's error rate."""
     lengths = [length for length in LENGTHS if length <= len(row)]
     for length in lengths:
         last = len(row) - length
@@ -171,15 +171,15 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence that some metrics became worse. Differences are of logarithms, positive towards worse.
+    """Evidence that some metrics became worse, for :class:`Screening`. Logarithms, positive towards worse.
 
     Attributes:
-        keys: of the metrics that it concerns.
+        keys: keys of these metrics.
         worse_by: difference of the launches from the stored ones.
         sigma: standard deviation between stored launches.
-        stored, launches: how many there are.
+        stored, launches: numbers of launches in the baseline and in this run.
         floor: half of the tolerance.
-        asking, confirming: error rates of the first launch, and of the last.
+        asking, confirming: error rates at which it asks for another launch, and at which it is suspicious in the end.
         is_timing: whether it covers everything that takes longer, and not only what computes more.
     """
 
@@ -225,7 +225,7 @@ class Screening(tuple[Evidence, ...]):
     """Evidence on the timings of a case."""
 
     def asks(self, metric: str) -> bool:
-        """Whether a timing looks worse, while one more launch of the candidate may show that it is not."""
+        """Whether a timing looks slower after so few launches that another one is needed to know."""
         found = [e for e in self if metric in e.keys]
         return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_timing for e in found)
 

@@ -47,10 +47,10 @@ class Terms:
     """How the metrics of a case are judged.
 
     Attributes:
-        tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None if
-            the test sets none.
-        metrics: None: all.
-        not_evaluated: metrics that no test names, and that other measurements on this host disturbed.
+        tolerance: what the test accepts, by the argument of ``run`` or else its marker: a fraction, or one per metric
+            name; None if the test sets none.
+        metrics: names of the metrics that the test judges, or None for all.
+        not_evaluated: metrics without a verdict, because another run on this host disturbed them.
         largest_message: bytes above which sweeps leave messages out, or None.
     """
 
@@ -81,7 +81,7 @@ class Terms:
         return any(m.bounds or self.names(m.name) or not (only_bounds or m.name == WALL_TIME) for m in timings)
 
     def of(self, launches: Iterable[LaunchRecord]) -> Terms:
-        """The terms without the wall time that nobody asked for, if another run disturbed a launch."""
+        """These terms; if another run disturbed a launch, without the wall time, unless the test names it."""
         if self.names(WALL_TIME) or not any(launch.host_was_busy for launch in launches):
             return self
         return dataclasses.replace(self, not_evaluated=frozenset({WALL_TIME}))
@@ -199,10 +199,10 @@ _OF_A_RUN = re.compile(
     r"|(?<=tmp)[a-z0-9_]{6,8}(?![a-z0-9_])",  # the end of a temporary name
     re.IGNORECASE,
 )
-"""Names of a single run: the next run has another."""
+"""Pattern of texts that differ in each run: UUIDs, dates, random temporary names."""
 
 _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|num|id|attempt)$|\bpid$", re.IGNORECASE)
-"""Names that CI systems and schedulers give to such values."""
+"""Pattern of variable names with which CI systems and schedulers number a run, such as ``BUILD_ID``."""
 
 
 _COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]
@@ -372,7 +372,7 @@ def missing_finding(
 
 
 def left_out(keys: Sequence[str], found: Mapping[str, Sequence[Sample]], terms: Terms) -> dict[str, str]:
-    """Keys that the run was asked to leave out, or had no memory for -> why."""
+    """Metric keys of the baseline that this run did not measure on purpose, or for lack of memory -> why."""
     reasons: dict[str, str] = {}
     largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
     for key in keys:
@@ -400,7 +400,7 @@ NOT_EVALUATED = "not evaluated: the case already failed"
 
 
 def closed(finding: Finding, reason: str) -> Finding:
-    """Close an open finding: not evaluated, as the case fails anyway. An exact one keeps its verdict."""
+    """An open finding as a final one, if its case fails anyway: *not evaluated*, or for an exact metric its verdict."""
     if not finding.is_noisy:
         return replace(finding, is_open=False)
     return replace(finding, code="not-evaluated", reason=f"{NOT_EVALUATED} ({reason})", is_open=False)

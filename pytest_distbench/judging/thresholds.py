@@ -131,7 +131,7 @@ class Circumstances:
     """What a finding depends on besides the samples.
 
     Attributes:
-        tolerance: of this metric, as a fraction, 0.1 is 10 %.
+        tolerance: accepted change of this metric towards worse, as a fraction: 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
         whole_comparisons: comparisons of triples by all of their iterations.
         max_launches: the most there may be of this run.
@@ -145,7 +145,7 @@ class Circumstances:
         crowding: how many times as long the ranks' work takes because others want their CPUs, over what it was then;
             None if unknown, now or then: ``busier_cores`` decides.
         disturbance: why a slowdown may be the GPU's and not the code's, in a clause, or "".
-        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.screening`.
+        share: share of a comparison's error rate that this metric may spend, see ``judging/screening.py``.
         shift: reserve for an environment shift between the baseline and this run, see :data:`SHIFT`.
     """
 
@@ -217,12 +217,12 @@ class Circumstances:
 
 
 class Difference(NamedTuple):
-    """Logarithm by which the candidate is worse, and its thresholds.
+    """Difference of two sides of a metric, as logarithms, positive if the candidate is worse; and its thresholds.
 
     Attributes:
-        error: standard error, by the noise between launches alone.
+        error: standard error of the difference, by the noise between launches alone.
         wanted: the user's tolerance, or what the stored digits hide.
-        limit: the larger of that and of what the noise allows.
+        limit: threshold: the larger of ``wanted`` and of what the noise allows.
         mde: smallest slowdown found with 90 % power, as a fraction.
     """
 
@@ -248,11 +248,11 @@ def of_stored(old: Sequence[float], new: Sequence[float], under: Circumstances, 
 
 
 def of_pairs(worse_by: Sequence[float], null: Sequence[float], under: Circumstances) -> Difference:
-    """Difference from those in the pairs.
+    """Mean difference over interleaved pairs of launches, with its thresholds.
 
     Args:
-        null: if the other side ran twice, and each pair has the mean of both, by how much these differ: the variance
-            of that difference is 4/3 of that of a pair, and its mean is known to be zero.
+        worse_by: the candidate's logarithm less the other side's, in each pair; positive towards worse.
+        null: difference of the other side's two launches in each triple, else empty: its mean is 0, its variance 4/3.
     """
     n, df = len(worse_by), len(worse_by) - 1 + len(null)
     mean = statistics.fmean(worse_by)
@@ -281,7 +281,7 @@ def looks(first: int, most: int) -> tuple[int, ...]:
 LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)  # pairs at which interleaved launches are judged that confirm a suspicion
 
 SPENDING = 1
-"""Exponent of spending for these looks: with two contrasts the noise of three pairs is known well enough."""
+"""``Circumstances.spending`` for triples: with two differences each, three of them show their noise well enough."""
 
 
 def power(slowdown: float, sigma: float, under: Circumstances) -> float:
@@ -335,7 +335,7 @@ def fast_value(launch: Sample) -> float | None:
 
 
 def are_timed(launches: Sequence[Sample]) -> bool:
-    """Whether all of them have a lower quantile, and the spread of their iterations."""
+    """Whether every launch's value is a lower quantile of iterations whose spread is known."""
     return all(METRIC_KINDS[m.better].has_fast_side and m.spread is not None and m.spread.minimum > 0 for m in launches)
 
 
@@ -343,7 +343,7 @@ def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[
     """Logarithms of what is judged of the launches that have a value.
 
     Args:
-        timed: by their iterations, which all of them have; else by their values.
+        timed: whether to use iterations, which all launches must have, or their values; by default iterations if known.
     """
     timed = are_timed(launches) if timed is None else timed
     rows = [(m.value, m.spread if timed else None) for m in launches if m.value is not None]
@@ -351,7 +351,7 @@ def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[
 
 
 def stretches(launches: Sequence[Sample]) -> list[float]:
-    """Slow tail of each launch, ``log(p95 / p25)`` of its iterations."""
+    """How far the slow iterations of each launch lie above the fast ones: ``log(p95 / p25)``."""
     return [math.log(m.spread.p95 / m.value) for m in launches if m.value is not None and m.spread is not None]
 
 
@@ -410,7 +410,7 @@ WHOLES: tuple[Whole, ...] = (whole, paid)  # what stands for all iterations of a
 
 
 def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:
-    """The metric by all of its iterations, or None if they are unknown."""
+    """A launch's sample whose value is a mean over all iterations, not the lower quantile; None if unknown."""
     value = of(launch)
     return None if value is None else replace(launch, value=value, spread=None)
 
@@ -418,7 +418,7 @@ def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:
 def both_by_all_iterations(
     stored: Sequence[Sample], current: Sequence[Sample], of: Whole = whole
 ) -> tuple[list[Sample], list[Sample]] | None:
-    """Stored launches and others by all of their iterations; None if one side does not know enough of them."""
+    """Both sides with a mean over all iterations as value; None if too few launches recorded their iterations."""
     then, now = ([m for m in (by_all_iterations(m, of) for m in side) if m is not None] for side in (stored, current))
     is_known = len(then) >= max(FEWEST_STORED, len(stored)) and len(now) == len(current) > 0
     return (then, now) if is_known else None

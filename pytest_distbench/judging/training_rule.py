@@ -87,7 +87,7 @@ class Family(Compared):
 
     @property
     def metric(self) -> Sample:
-        """Any measurement: name, unit, kind and identity are the same in all."""
+        """One of this run's samples: name, unit, kind and identity are the same in all of them."""
         return next(iter(self.current.values()))[0]
 
     @property
@@ -256,7 +256,7 @@ def _apart(family: Family, verdict: Finding) -> str:
 
 
 def of_own_curve(family: Family) -> Finding | None:
-    """Finding on a curve without a baseline that can never become one."""
+    """Finding on a curve without a baseline that cannot be recorded as one: launches differ, or it is flat."""
     if not METRIC_KINDS[family.metric.better].is_curve or family.stored:
         return None
     if own := _disagreement(family):
@@ -301,7 +301,7 @@ def _repeats(family: Family) -> bool:
 
 
 def _spread_of(stored: Sequence[Sample]) -> float:
-    """Largest relative deviation of the curves of the other launches from that of the first; 0 if they repeat it."""
+    """Largest relative deviation of the baseline's curves from that of its first launch; 0 if all are equal."""
     if not METRIC_KINDS[stored[0].better].is_curve or not stored[0].values:
         return 0.0
     return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)

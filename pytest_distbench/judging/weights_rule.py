@@ -29,8 +29,8 @@ OF_ROUNDING = 0.01
 """Same share in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
 
 TIMES_LOSSES, TIMES_SPREAD = 10.0, 4.0
-"""Rounding grows with the steps: weights may deviate by this factor on the losses' deviation, relative to their range;
-and by this factor on the difference between launches of the baseline."""
+"""Weights may deviate, as a share of their change, by the first factor times the losses' deviation relative to their
+range; and by the second factor times the difference between the baseline's launches. Rounding grows with the steps."""
 
 EQUAL_SHARE = 0.5  # of the squared change since the first update, this share has to be equal in every digit
 
@@ -39,8 +39,8 @@ NOISE_SHARE, NOISE_TIMES = 0.1, 2.0
 large as any: such tensors, together this share of the squared change, may differ by twice their change."""
 
 OF_UNKNOWN_WAY = 2.0
-"""Factor on the accepted share of the norm of what is saved with the weights, such as optimizer state: its change since
-the first update is unknown."""
+"""Factor on the accepted share for saved tensors other than weights, such as optimizer state: their deviation is taken
+relative to their norm, because their change since the first update is unknown."""
 _LEAST_OF_NORM = 0.05
 
 _ALIKE = 1e-4
@@ -52,7 +52,7 @@ _ByName = Mapping[str, Mapping[str, TensorState]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One tensor that differs: how, in a clause; its distance over what is accepted; and its rank, if not all."""
+    """One tensor that differs: how, in words; its distance over the accepted one; and its rank, or "" for all."""
 
     name: str
     text: str
@@ -82,7 +82,7 @@ def is_same_arithmetic(stored: Tensors, current: Tensors) -> bool:
 
 
 def beyond_noise(found: Sequence[Change], stored: Tensors) -> Change:
-    """The first change, largest first, that is no noise of tensors without a gradient; else the last one."""
+    """The largest change that is not the noise of tensors without a gradient (:data:`NOISE_SHARE`), else the least."""
     left = NOISE_SHARE * sum(state.change**2 for named in stored.values() for state in named.values())
     for one in found:
         if not 0.0 < one.distance <= NOISE_TIMES * one.change or one.change**2 > left:
@@ -205,7 +205,7 @@ _HOW = ("foreach", "fused", "capturable", "differentiable", "decoupled_weight_de
 
 
 def option_changes(stored: Options, current: Options) -> list[str]:
-    """Options that both sides have, with other values; another optimizer shows in the weights."""
+    """A sentence per optimizer option whose value changed; options that only one side has are ignored."""
     found: dict[str, list[str]] = {}
     for ranks, named in current.items():
         then = {name: value for who, those in stored.items() if _overlap(who, ranks) for name, value in those.items()}

@@ -59,7 +59,7 @@ _AT = ("differs_most_at_step", "differs_most_at_value")
 
 
 def change(verdict: Finding) -> str:
-    """This run over the baseline, less 1. Losses have no better direction, so theirs has no sign."""
+    """The relative change for people, ``+12%``, or ``differs by 3%`` for losses, which have no better direction."""
     if verdict.code == "communication":
         return "changed"
     if verdict.ratio is None or not verdict.is_judged:

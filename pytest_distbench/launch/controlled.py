@@ -158,7 +158,7 @@ class Controlled:
         return list({process.pid: process for process in found}.values())
 
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
-        """The launch's record with its load and a remark on files that it left behind."""
+        """The launch's record with the CPU load during it, and a remark on files that it left behind."""
         remark = self._leftovers.remark()
         record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record

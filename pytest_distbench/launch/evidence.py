@@ -96,10 +96,10 @@ def _abort(kind: str, text: str) -> ErrorReport:
 
 
 def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
-    """A fate with the collectives that its rank entered, by torch's flight recorders.
+    """A rank's fate with the collectives that the rank entered, from the dump of torch's flight recorders.
 
-    Keys are torch's group names, prefixed ``nccl`` under NCCL, as two backends may share a name. Returns also whether
-    the rank waits for no other on a GPU: NCCL's recorder exists and all of its collectives are complete.
+    Keys are torch's group names, prefixed ``nccl`` under NCCL, as two backends may share a name. The second value says
+    whether on a GPU the rank waits for no other: NCCL's recorder exists and all of its collectives are complete.
     """
     try:
         found = read_left(files.flight(fate.rank), dict[str, msgspec.Raw])
@@ -179,7 +179,7 @@ _USER_CALL = _frames_in(
     main="_measure|run|_end", bodies="call", script="run_script", membership="join_group|leave_group", leaving="leave"
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
-"""Frame of this package at the bottom of the main thread, which comes last: a dump with it is complete."""
+"""Pattern of this package's frame at the bottom of the main thread's stack; it ends a dump, which is then complete."""
 _ROOMS = "|".join(sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/__init__.py")))
 _OURS = rf"/pytest_distbench/(?:{_ROOMS}|instruments\.py)"  # this package, and not a checkout that is called so
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
@@ -193,7 +193,7 @@ _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
 
 
 def trim(text: str) -> str:
-    """The user's threads of the last dump, cut below the call of the user's code."""
+    """The stacks in a text's last dump, without this package's thread and without frames that lead to user code."""
     threads = []
     for block in re.split(r"\n\s*\n", _last_dump(text).strip()):
         if _LIFELINE in block:

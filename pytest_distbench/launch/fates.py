@@ -109,7 +109,7 @@ class Ending:
 
     Attributes:
         ended_by_us: ranks that were alive when the launch was ended by force.
-        left: those of ``ended_by_us`` that had closed their connection to pytest before.
+        left: ranks of ``ended_by_us`` that had closed their connection to pytest before.
         started_at: when the launcher was asked to start; all moments are CLOCK_MONOTONIC seconds.
         up_at: when the last rank had said hello.
         finished_at: when no process of the launch was left.
@@ -173,7 +173,7 @@ def _with_unclear_order(fates: Sequence[RankFate], heard: Heard, ending: Ending)
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
-    """Ranks that did not go on: alive at the time-out, or while all failed ranks had only waited in vain."""
+    """Ranks that hung: alive at the time-out, or when all ranks that failed had given up waiting for others."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent

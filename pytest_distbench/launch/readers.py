@@ -114,7 +114,7 @@ def limited() -> Iterator[None]:
 
 
 def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
-    """Lines most similar to what a pattern would match, else the last lines."""
+    """A few lines that share words with a pattern that matched nothing, the most similar first; else the last lines."""
     kept = [line.strip() for line in lines if line.strip()][-_MOST_COMPARED:]
     words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]|\(\?P<\w+>", " ", pattern)))
     sharing = [line for line in kept if words & set(re.findall(r"[A-Za-z]{2,}", line))]
@@ -142,7 +142,7 @@ def note_before(plan: LaunchPlan) -> None:
 
 
 def appended_to(plan: LaunchPlan, path: Path) -> int:
-    """Number of bytes of an earlier run that a file still begins with, or 0."""
+    """Size in bytes of the file before the launch, if the launch appended to it, else 0."""
     if not plan.files.before.exists():
         return 0
     size, digest = json.loads(plan.files.before.read_text()).get(str(path), (0, ""))
@@ -237,7 +237,7 @@ _EMPTY = (
 
 
 def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Place) -> list[Found]:
-    """Values of a key in the rows that count, as text.
+    """Values of a key in the rows that count: (value as text, place in the file, text of the row).
 
     Raises:
         ReadingError: as :func:`values_of`, or a value is a list or an object.

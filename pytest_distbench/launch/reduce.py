@@ -50,7 +50,7 @@ def read_reports(plan: LaunchPlan, ranks: Sequence[int] | None = None) -> dict[i
 
 
 def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:
-    """The reduced reports of the ranks on this host, or of all ranks."""
+    """The reports of these ranks, of whose host this is, reduced to one; ``ranks=None``: all ranks of the launch."""
     here = sorted(range(plan.processes) if ranks is None else ranks)
     return reduce_host(read_reports(plan, here), lived_here=len(here), are_all=len(here) == plan.processes)
 
@@ -96,7 +96,7 @@ def join(reports: Sequence[HostReport], *, is_one_host: bool = False) -> HostRep
 
 
 def of_rank(rank: int, observation: Observation) -> Observation:
-    """A rank's observation, ready to be reduced with others."""
+    """A rank's observation with ``of_ranks`` and ``slowest`` filled for this rank, for :func:`reduce_partials`."""
     is_compared = observation.is_series and observation.reduce == "max"
     values = observation.values
     means = {"time_s": values} if values else {}
@@ -221,7 +221,7 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
 
 
 def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
-    """Fingerprint of all ranks, or of one for all, without facts that are 0 everywhere."""
+    """A launch's fingerprint with equal ranks merged, and without facts that are 0 in all ranks."""
     facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
     return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
 
@@ -292,7 +292,7 @@ _MEANING: dict[str, Callable[[Observation], object]] = {
     "identity": lambda part: part.identity,
     "bounds": lambda part: [f"{bound.side} {bound.value:g}" for bound in part.bounds],
 }
-"""Properties of a metric that ranks must agree about, by name."""
+"""Name of a property of a metric -> function that reads it; observations of all ranks must have the same value."""
 
 
 def _shape(part: Observation) -> tuple[object, ...]:

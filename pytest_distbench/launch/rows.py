@@ -43,7 +43,7 @@ Position = tuple[float, ...]  # the epoch and the step, as far as rows have them
 
 @dataclass(slots=True)
 class _Cell:
-    """The cell of a row that counts."""
+    """A cell of the column to be read, in a row that counts, with what is known of its row."""
 
     value: Value
     is_empty: bool
@@ -144,7 +144,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _position(cells: Sequence[_Cell], reader: Reader) -> list[str]:
-    """The epoch and step columns: those that are a number in each row that has the value."""
+    """Names of the epoch and step columns: those with a number in each row that has the value."""
     if reader.step is None:
         return []
     full = [cell for cell in cells if not cell.is_empty]

@@ -34,7 +34,7 @@ def _nobody() -> Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one side of a comparison gives its launches besides their plan.
+    """How the launches of one side of a comparison are started, besides their plan.
 
     Attributes:
         launcher: returns the launcher of its ranks, the same at each call.
@@ -90,9 +90,9 @@ def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
 class Supervised:
     """A launch in flight.
 
-    ``on_progress`` is called with what it is doing, and with "" now and then while that continues. ``latest``: when it
-    is ended regardless of other limits, to stay within the test's own. ``on_ready``: called when all ranks wait for
-    their turn; gives it by default.
+    ``on_progress`` is called with what the launch is doing, and with "" now and then while that continues. ``latest``:
+    time at which the launch is ended whatever its own limits say, so that the test's limit holds. ``on_ready``: called
+    when all ranks wait for their turn; by default it gives them the turn.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Supervised:
                 self.site.signal(attached, signal.SIGINT)
 
     def patience(self) -> float:
-        """Seconds for which nothing has to be done unless something arrives."""
+        """Seconds that :meth:`advance` may wait for messages before it has to look at processes, limits or logs."""
         now = time.monotonic()
         remaining = min(PULSE_S, self.stop_at - (now if self.waits_since is None else self.waits_since))
         if self._needs_drivers():

@@ -58,7 +58,7 @@ class LoopTrace:
 
 
 Side = tuple[str, str, Sequence[LoopTrace]]
-"""Texts before and after ``rank 0`` in a process's name, and the traces of one launch."""
+"""A launch in a trace file: texts before and after ``rank 0`` in the names of its processes; and the ranks' traces."""
 
 
 def origin(traces: Sequence[LoopTrace]) -> float:
@@ -147,7 +147,7 @@ def write_ranks(traces: Sequence[LoopTrace], backend: str, places: CasePlaces | 
 
 
 def _noted(places: CasePlaces | None) -> list[Event]:
-    """What is known of places, in whose launches no profiler ran: an instant at the beginning of all tracks."""
+    """A trace event at the beginning that says which lines became slower, found in launches without profiler; or []."""
     if places is None or not places.sentence:
         return []
     args = {"recorded": "in other launches than this trace", "places": msgspec.to_builtins(places.rows)}

@@ -48,7 +48,7 @@ def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
 
 
 def by_ranks(found: Mapping[int, Mapping[str, _Part]], world_size: int) -> dict[str, dict[str, _Part]]:
-    """What each rank has, by name; equal parts once, under the ranks that hold them."""
+    """rank -> name -> part, turned into ranks such as ``0-3`` -> name -> part: equal parts of several ranks once."""
     holders: dict[str, dict[_Part, list[int]]] = {}
     for rank, named in found.items():
         for name, state in named.items():

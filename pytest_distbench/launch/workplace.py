@@ -108,7 +108,7 @@ _DEEPEST = 8
 _NOT_LEFT = frozenset({
     "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "node_modules",
 })  # fmt: skip
-"""Names of files that other programs write while a launch runs, or that come in thousands."""
+"""Names of folders that are not searched for files of a launch: other programs write there, or they are large."""
 _MOST_NAMED = 5
 
 

@@ -3,14 +3,14 @@
 from importlib.metadata import PackageNotFoundError, version
 
 LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION = "loss_deviation", "gradient_deviation", "state_deviation"
-"""Relative distance from the float64 reference, of the quantity that exceeds its bound by most."""
+"""Metrics: relative distance from the float64 reference, of the quantity that exceeds its bound by most."""
 
 RANDOM_CONFLICTS = "random_conflicts"  # pairs of ranks whose random numbers do not fit to their samples
 
 STEP_TIME = "step_time"  # of the layout
 
 NARROW = PARAMETERS, GRADIENTS, SENT = "parameters", "gradients", "what a step sends"
-"""Facts of a deviation: the 16-bit dtypes of each."""
+"""Facts of a deviation: names of the 16-bit dtypes that parameters, gradients and collectives of a layout have."""
 
 HELD_BYTES = "held_bytes"  # of parameters and optimizer state, of the rank that holds most
 

@@ -81,8 +81,8 @@ class Equivalent:
             model: ``transformers:NAME``, or ``file.py::make``: a function that returns a module and a batch, such that
                 ``module(**batch)`` or ``module(*batch)`` is a loss, or has one as ``loss``: a mean over samples, or
                 over the ``labels`` of a batch.
-            layout: as in :meth:`__call__`.
-            steps: as in :meth:`__call__`.
+            layout: name of a layout, as in :meth:`__call__`.
+            steps: number of steps to compare.
             seed: seed of the weights.
         """
         self._distbench.skip_without_timings("equivalent compares values")

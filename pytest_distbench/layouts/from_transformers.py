@@ -80,7 +80,7 @@ _SIZES = {
     }.items()
     for name in names.split()
 }
-"""Largest value of each size in a small configuration."""
+"""Name of a size in transformers' configurations -> its largest value in a small model."""
 
 _UNSET = {"head_dim": _HEAD, "num_key_value_heads": _HEADS, "num_experts_per_tok": 2}  # where a default is None
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -244,7 +244,7 @@ class _NearTies(TorchFunctionMode):
     """Records the samples for which a ``topk`` is close to a tie.
 
     Attributes:
-        samples: their indices in the batch.
+        samples: indices of such samples in the batch.
         has_choices: whether ``topk`` was called.
     """
 

@@ -61,7 +61,7 @@ class Recorder:
         gradients: tensors in order of the backward pass; those of one tensor in reverse order of the calls.
         calls: number of calls of each module.
         classes: name of each module's class, by the module's name.
-        takers: modules that take a tensor, for each tensor with a gradient.
+        takers: place of an input with a gradient -> names of the modules that take the same tensor.
         regions: compiled modules, inside of which nothing is recorded; empty in eager mode.
     """
 

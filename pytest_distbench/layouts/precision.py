@@ -138,7 +138,7 @@ def _in_float32(model: nn.Module, drawn: torch.Generator) -> Iterator[None]:
 
 
 def _perturbed(tensor: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
-    """Return it in float64, with a random relative error of at most one rounding of float32."""
+    """Return a float32 tensor in float64, with random relative errors of at most one rounding of float32."""
     error = torch.rand(tensor.shape, generator=drawn, dtype=torch.float64) * 2 - 1
     return tensor.double() * (1 + error * torch.finfo(torch.float32).eps)
 

@@ -22,11 +22,11 @@ from pytest_distbench.layouts.training import AVERAGE, Batch, Step, Tensors, Tra
 
 
 class Seen(NamedTuple):
-    """Distances of a quantity from its expected value, over the norm of that.
+    """How far a quantity is from its expected value; distances are relative to the norm of the expected value.
 
     Attributes:
         deviation: distance from the expected value.
-        factor: factor of the nearest multiple of the expected value.
+        factor: factor by which the nearest multiple of the expected value differs from it.
         rest: distance from that multiple.
     """
 
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 MISSING = Seen(math.inf, 0.0, math.inf)
 NOT_FINITE = Seen(math.inf, 1.0, math.inf)
-"""Both have an infinite deviation: a maximum over ranks keeps infinity, and may lose NaN."""
+"""Distances of a quantity with NaN or infinity in it: a maximum over ranks keeps infinity, and may lose NaN."""
 
 
 class StepReference:

@@ -38,12 +38,12 @@ Tensors = dict[str, torch.Tensor]  # whole tensors on the CPU in float64, by nam
 
 
 class Oracle(Protocol):
-    """Interface of what every step of a pass is compared with."""
+    """Interface of an object that a pass hands each step's loss, gradients and state to, for comparison."""
 
     def see_gradients(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
-        """Take the loss, and weights and gradients of all ranks before the update; ``own`` names those of this one."""
+        """Take loss, weights and gradients before an update; ``own``: names on this rank; ``lent``: no gradient."""
 
     def see_state(self, step: Step, state: Tensors) -> None:
         """Take whole parameters, buffers and averages of weights of this rank after the update, to be compared."""
@@ -102,7 +102,7 @@ class Pass:
         rank: this process in its group.
         training: training that runs.
         index: index of this rank in the pass, or of all simulated ranks at once.
-        of: number of ranks of the pass.
+        of: number of ranks in the pass.
         oracle: what steps are compared with, or None.
         half: step after which a layout saves and loads, or 0 if it does not.
         simulation: simulation of the ranks, or None if they are real.

@@ -88,7 +88,7 @@ class AmdDriver(Driver):
         return self.ask("Get driver", self._handles[0])
 
     def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """Number in HIP's order, if amdsmi knows it (ROCm 6.4 and later), and address on the bus."""
+        """Sort key by which HIP orders the GPUs: HIP's number if amdsmi knows it (ROCm 6.4), then the PCI address."""
         found = self.ask("Get HIP number", handle)
         return (0 if found is None else int(found), gpu.pci)
 
@@ -216,4 +216,4 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "Get HIP number": lambda smi, card: smi.amdsmi_get_gpu_enumeration_info(card)["hip_id"],
     "Get driver": lambda smi, card: smi.amdsmi_get_gpu_driver_info(card)["driver_version"],
 }
-"""Answers by NVML's name without ``nvmlDevice``; NVML has no question whose name has a space."""
+"""Name of NVML's function without ``nvmlDevice`` -> amdsmi's answer. Names with a space are no functions of NVML."""

@@ -47,14 +47,14 @@ the bidirectional rate over the number of links). NVML may report a slower bridg
 
 @dataclass(kw_only=True)
 class Port:
-    """Links of one GPU that are up.
+    """The working links of one GPU to others.
 
     Attributes:
         kind: ``nvlink`` or ``xgmi``.
-        generation: of NVLink, or 0.
-        to_switch: links to switches, and through them to all GPUs there.
-        to_gpu: address of the GPU at the other end -> links.
-        bytes_per_s: of one link in each direction, or None.
+        generation: generation of NVLink, or 0.
+        to_switch: number of links to switches, which lead to all GPUs at the switch.
+        to_gpu: PCI address of the GPU at the other end -> number of links.
+        bytes_per_s: bytes/s of one link in each direction, or None if unknown.
     """
 
     kind: str
@@ -74,15 +74,15 @@ def pci_address(info: Any) -> str:
 
 
 class Driver:
-    """A driver of GPUs: NVIDIA's. Another maker's is a subclass, which answers the same questions.
+    """Connection to NVIDIA's GPU driver. For another maker's GPUs a subclass answers the same questions.
 
     Attributes:
-        maker: of the GPUs.
-        tool: the maker's command for them.
-        sets_power: its arguments that set a power limit.
-        variables: those by which users choose among GPUs, in the order in which they are read.
-        may_count_otherwise: ranks may number GPUs differently; UUIDs in the last variable are certain.
-        binding: pynvml, for its numbers and errors.
+        maker: maker of the GPUs.
+        tool: the maker's command-line tool.
+        sets_power: argument of ``tool`` that sets a power limit.
+        variables: environment variables by which users choose GPUs, in the order in which they are read.
+        may_count_otherwise: whether ranks may number GPUs differently, unless the last variable names them by UUID.
+        binding: the module pynvml, for its constants and exceptions.
     """
 
     maker = "NVIDIA"
@@ -128,7 +128,7 @@ class Driver:
             return None
 
     def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """A GPU's place in CUDA's order."""
+        """Sort key of a GPU in the order in which CUDA numbers GPUs: here its PCI address."""
         del handle
         return 0, gpu.pci
 

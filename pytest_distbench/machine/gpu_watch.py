@@ -46,14 +46,14 @@ _MPS_SERVER = "nvidia-cuda-mps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What the driver reports of one GPU at one moment; None if it does not report it.
+    """What the driver reports of one GPU at one moment; a field is None if the driver does not report it.
 
     Attributes:
-        at: CLOCK_MONOTONIC seconds.
-        utilisation: share of the last moments with a kernel running, 0 to 1.
-        foreign: process id -> whether it is somebody else's, or None; without the MPS server.
-        by_mps: the MPS server computes, for ranks and other clients.
-        at_work: processes whose kernels ran of late.
+        at: the moment, in CLOCK_MONOTONIC seconds.
+        utilisation: share of the driver's last sampling period in which a kernel ran, 0 to 1.
+        foreign: id of a process on the GPU -> whether it belongs to another run or user, None if unknown.
+        by_mps: whether NVIDIA's MPS server computes on the GPU, for ranks and other clients.
+        at_work: ids of processes whose kernels ran lately.
     """
 
     at: float
@@ -86,7 +86,7 @@ class GpuWatch:
         self._gpus = gpus
         self._host_cpu = cpu_name()
         self._is_foreign, self._name_of = is_foreign or _is_foreign, name_of or _process_name
-        """None for a process of another namespace; "" if its name is unknown."""
+        """Functions of a process id: whether the process is foreign, or None if unknown; and its name, or ""."""
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
@@ -168,7 +168,7 @@ class GpuWatch:
         )
 
     def memory_in_use(self, count: int) -> dict[str, int]:
-        """Bytes in use by label, of the first ``count`` GPUs that report it."""
+        """Label of a GPU -> bytes of its memory in use, for those of the first ``count`` GPUs that report it."""
         found: dict[str, int] = {}
         for gpu in self._gpus[:count]:
             if self._driver is not None and gpu.uuid in self._handles:
@@ -261,9 +261,9 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
 
 
 def _others(looks: Sequence[GpuState]) -> list[int]:
-    """Processes of others that computed on the GPU, or may have.
+    """Ids of processes on the GPU, in several looks, that are not the ranks'.
 
-    In a container NVML's process ids have no meaning: one that was there before and after the launch is no rank.
+    In a container NVML's ids cannot be looked up: there, a process that was present before and after the launch counts.
     """
     if not looks:
         return []
@@ -275,7 +275,7 @@ def _others(looks: Sequence[GpuState]) -> list[int]:
 
 
 def _is_foreign(pid: int) -> bool | None:
-    """Whether a process is neither pytest nor below it, or None if it has gone or its number is another namespace's."""
+    """Whether a process is neither pytest nor its descendant; None if it has ended, or ids are of another namespace."""
     if not _sees_all_processes():
         return None
     try:

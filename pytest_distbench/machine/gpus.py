@@ -77,7 +77,7 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
 
 
 def kinds(links: Sequence[Sequence[str]]) -> list[str]:
-    """Kinds of link in a matrix, without routes, PCIe last: part of a platform's name."""
+    """Kinds of link in a matrix, such as ``nvlink4x18``, each once, PCIe last: part of a platform's name."""
     found = {link.partition(" ")[0] for row in links for link in row if link}
     return sorted(found, key=lambda kind: (kind.startswith("pcie"), kind))
 
@@ -107,17 +107,18 @@ class Gpus:
     """GPUs of this machine as the driver describes them.
 
     Attributes:
-        visible: what ranks may use, in the order in which CUDA numbers them.
-        count: GPUs of the machine that the driver describes, visible or not.
-        remarks: why others are not visible, as far as the user's setting or MIG is the reason; clauses.
-        unreadable: GPUs that it does not describe, and why: a sentence for each reason.
-        is_absent: there is no driver; else one that fails is in trouble.
-        maker: of the GPUs: NVIDIA or AMD.
-        tool: the maker's command for them.
-        setting: which of them the user has chosen, as a clause.
-        cuda: the newest CUDA that the driver runs.
-        links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
-        variables: for the ranks, so that CUDA sees there what is visible here, in the same order.
+        visible: GPUs that ranks may use, in the order in which CUDA numbers them.
+        count: number of GPUs that the driver describes, visible or not.
+        remarks: why GPUs are not visible, if the user's setting or MIG is the reason; clauses.
+        unreadable: sentences on GPUs that the driver does not describe, one per reason.
+        failure: why the driver did not answer, or "".
+        is_absent: whether there is no driver; False for one that fails.
+        maker: maker of the GPUs: NVIDIA or AMD.
+        tool: the maker's command-line tool.
+        setting: which GPUs the user has chosen, as a clause.
+        cuda: the newest version of CUDA that the driver runs.
+        links: matrix of the links between visible GPUs, as in ``GpuHost`` of ``records/environment.py``.
+        variables: environment of ranks, in which CUDA sees the visible GPUs in the same order.
     """
 
     visible: tuple[Gpu, ...] = ()

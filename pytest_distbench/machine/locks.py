@@ -46,9 +46,10 @@ _OWN, _SHARED = 0o600, 0o666
 
 @contextlib.contextmanager
 def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
-    """Hold this host for one measurement of this user; ``on_wait`` gets a sentence on the holder, then one a minute.
+    """Lock this host for one measurement of this user; yields True, or with ``waits=False`` whether it was free.
 
-    Another worker of the own pytest-xdist run is not reported at once. Yields False without waiting if others measure.
+    ``on_wait`` is called with a sentence on who holds the lock, and then once a minute; later if the holder is another
+    worker of the same pytest-xdist run.
     """
     patience_s = None if waits else 0.0
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN, patience_s=patience_s) as held:
@@ -57,7 +58,7 @@ def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) ->
 
 @contextlib.contextmanager
 def with_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
-    """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
+    """Share this host with runs that hold it likewise, not with one that is alone; yields as alone_on_this_host."""
     whose, patience_s = "a measurement that is alone on this host", None if waits else 0.0
     with _held(_of_host(), whose, on_wait, mode=_OWN, how=fcntl.LOCK_SH, patience_s=patience_s) as held:
         yield held is not None
@@ -161,7 +162,7 @@ def _held(
     how: int = fcntl.LOCK_EX,
     patience_s: float | None = None,
 ) -> Iterator[int | None]:
-    """The descriptor of the locked file, or None if it was not free within ``patience_s``."""
+    """Hold a lock file in TMPDIR; yields its descriptor, or None if it was not free within ``patience_s``."""
     path = Path(tempfile.gettempdir()) / name
     try:
         with _queued(path.with_suffix(".queue"), mode) as is_next:
@@ -187,9 +188,9 @@ def _held(
 
 @contextlib.contextmanager
 def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
-    """Yield whether its place in a queue is the first.
+    """Take a place in the queue of a lock; yields a function that returns whether the place is the first.
 
-    The kernel frees the place with its process, whose children never have it.
+    The kernel frees the place when this process ends; children do not inherit it.
     """
     descriptor = _open(path, mode)
     try:
@@ -244,8 +245,8 @@ def _of_host() -> str:
 
 
 PERIOD_US = 5_000
-"""Short period: it slows iterations, and does not only pause between them. With 0.3 of a core the fast quarter of steps
-of 5 ms takes 16 ms, and 9 ms under the kernel's own 100 ms."""
+"""Period of a CPU quota in microseconds, short so that it slows each iteration: with 0.3 of a core a step of 5 ms takes
+16 ms (25th percentile), and 9 ms under the kernel's own period of 100 ms."""
 LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
 _PATIENCE_S = 2.0  # time for ended processes to leave their group
 _RETRY_S = 0.01

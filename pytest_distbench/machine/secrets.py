@@ -20,7 +20,7 @@ _ALWAYS = re.compile(
     r"|.*password.*|(?:db|user|admin|root|smtp)pass|passcode|otp"
     r"|pswd|creds?|credentials?|bearer|jwt|auth|oauth|authorization|pat|cookie|sig|signature)s?"
 )
-"""A word that names a secret, also run together with others: ``hftoken``."""
+"""Pattern of a word that names a secret, also run together with others: ``hftoken``."""
 
 _OF_KEYS = frozenset(
     {"api", "access", "secret", "private", "ssh", "auth", "signing", "encryption", "master", "account"}
@@ -44,7 +44,7 @@ _HEADER = re.compile(
     r"""[^"'\r\n]++"""
 )
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]++)\\?["']?\s{0,8}(?::=|=>|==?|:|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?""")
-"""A name, and what stands between it and its value: in YAML also the mark of a block."""
+"""Pattern of a name and of the separator before its value, such as ``: ``; in YAML also the mark of a block."""
 _VALUE = re.compile(
     r"""(?P<open>(?:\$|[bru]{0,2})(?P<quote>"{3}|'{3}|\\?["']))(?P<quoted>.{0,4000}?)(?P=quote)"""
     r"""|(?P<group>\[[^\]]{0,4000}\]|\{[^}]{0,4000}\}|\([^)]{0,4000}\))"""
@@ -70,7 +70,7 @@ _KNOWN = re.compile(
     r"|ey[JK][\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?)",  # JSON Web Tokens
     re.DOTALL,
 )
-"""Formats with a maker's mark, as secret scanners know them."""
+"""Pattern of secrets that are recognised by their format, such as ``ghp_...``, as secret scanners do."""
 
 LEAST_KNOWN = 8  # characters of a secret that is masked wherever it stands
 _OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # names of variables that sound like a password's, and are folders

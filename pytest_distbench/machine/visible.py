@@ -26,7 +26,7 @@ _OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
-"""UUID of a GPU with MIG on, which CUDA does not offer whole -> slices by (GPU instance, compute instance)."""
+"""UUID of a GPU that is divided by MIG -> its slices by (GPU instance, compute instance); CUDA offers these alone."""
 
 Choice = tuple[list[Gpu], list[str]]
 """The visible devices in CUDA's order, and why other devices that the user named are not visible."""

@@ -89,7 +89,7 @@ class Judged(TypedDict, total=False):
 
 
 class ShapeKeywords(Judged, total=False):
-    """Keywords of calls that have work of their own for their ranks.
+    """Keywords of fixtures that run work of their own in ranks, such as a sweep, and no body of the user's.
 
     Attributes:
         world_size: ranks of this launch, at most those of the run; part of the case's name.

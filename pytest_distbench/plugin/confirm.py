@@ -35,7 +35,7 @@ class Held:
         self.is_suspicious = any(suspect.is_suspicious for suspect in self.suspects.values())
 
     def seconds(self, keys: Collection[str] | None = None) -> float:
-        """The expected duration of the first look at these cases, by default at all of them."""
+        """Expected seconds of the launches after which A/B is first judged, for these cases, by default for all."""
         return sum(self.suspects[key].takes_s for key in (self.suspects if keys is None else keys))
 
     def that_fit(self, left_s: float) -> Collection[str]:

@@ -87,7 +87,7 @@ class Distbench:
             call: the name of the call in errors.
             work: what to launch.
             identity: the parameters that identify the case; JSON-able.
-            options: as for :meth:`run`: world_size, launches, timeout, tolerance, name.
+            options: keywords as for :meth:`run`: world_size, launches, timeout, tolerance, name.
         """
         given = self.arguments(call)
         given.keywords(options, self.run_work, ShapeKeywords)
@@ -189,12 +189,12 @@ class Distbench:
         """Judge a derived number, such as an efficiency, against its own baseline.
 
         Args:
-            name: of the metric.
+            name: name of the metric.
             values: a function from one mapping (metric -> value) per run in ``of`` to the number of a launch, or None;
                 or the numbers themselves, one per repetition.
             of: runs of this test that the function gets.
-            unit: as in ``rank.record``.
-            better: as in ``rank.record``.
+            unit: unit of the number, as in ``rank.record``.
+            better: how the number is judged, as in ``rank.record``.
             tolerance: accepted change for the worse: 0.1 or "10 %".
             at: the point; it distinguishes metrics of one name.
             params: parameters that identify the number.

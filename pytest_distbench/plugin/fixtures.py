@@ -27,7 +27,7 @@ class State:
     Attributes:
         taken_options: options that a conftest has defined before this plugin.
         not_used: files of a change that its base judges, and that are not used.
-        sessions: by whether their tests stay on the CPU under ``--gpu``, which is another platform.
+        sessions: whether tests stay on the CPU under ``--gpu``, which is another platform -> their session.
         names_variables: whether the parameters of a distbench test are given ids at the moment.
         interrupts: handlers of Ctrl-C and SIGTERM, or None before the first session.
         collected: name of a test -> all its ids.

@@ -35,7 +35,7 @@ def expected_s(baselines: Iterable[BaselineEntry], launches: int | None) -> floa
     """The expected seconds of a test by the median launches of its baselines, or None if one is unknown.
 
     Args:
-        baselines: those of its cases, on this platform.
+        baselines: baselines of the test's cases on this platform.
         launches: number for each case, or None for as many as are stored.
     """
     found = [(known.launch_s, max(map(len, known.metrics.values()), default=1)) for known in baselines]

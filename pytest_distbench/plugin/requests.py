@@ -83,7 +83,7 @@ class RequestMaker:
         around: returns the surroundings of a launch that distinguish its case from others.
 
     Attributes:
-        bounds: those of the test's marker; each applies to every case of the test that measures the metric.
+        bounds: bounds of the test's marker; each applies to every case of the test that measures the metric.
         only_structure: whether the backend is ``fake``, which has neither timings nor values.
     """
 

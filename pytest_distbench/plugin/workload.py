@@ -252,7 +252,7 @@ def _as_text(value: object) -> str:
 
 
 def find_work(given: Arguments, wanted: Called, *, test_folder: Path, leave_out: Callable[[Any], Any]) -> Called:
-    """Return a call with its work, checked, and the identity of that."""
+    """Return a call with the work that its arguments name, checked, and with the work's identity."""
     try:
         found = _find(given, wanted, test_folder)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))

@@ -117,12 +117,12 @@ def key_text(name: str, backend: str, launcher: str) -> str:
 
 
 def beginnings(test_id: str) -> tuple[str, str]:
-    """Beginnings of the keys of a test's cases; a longer id of another test may begin so too."""
+    """The two ways in which keys of a test's cases begin, ``id:`` and ``id.``; keys of another, longer id may, too."""
     return f"{test_id}:", f"{test_id}."
 
 
 class BaselineName(Record, frozen=True, kw_only=True, order=True):
-    """What a stored baseline is known by."""
+    """Identity of a stored baseline: platform, test, and key of its case."""
 
     platform: str
     test: str

@@ -84,12 +84,12 @@ SHORTEST_WINDOW_S = 0.05  # below this the 10 ms ticks of the system's CPU accou
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """Load of the CPUs over a stretch of a launch. *Own* are all processes that the launch has started."""
+    """Use of this host's CPUs during a part of a launch. *Own* are all processes that the launch has started."""
 
     wall_s: float
     cpus: int
     busy_s: float
-    """CPU seconds of all processes on them, and of what took the CPUs from this machine, if it is a virtual one."""
+    """CPU seconds used on these CPUs by all processes, and by other virtual machines on the same hardware."""
     stolen_s: float = 0.0  # part of ``busy_s`` that was taken from this virtual machine
     own_s: float  # CPU seconds of the own processes, on whatever CPU
     ran_s: float = 0.0

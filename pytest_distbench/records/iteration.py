@@ -97,7 +97,7 @@ def read_flight_recorder(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
 
 
 NOT_RECORDED = "collectives are not recorded by"
-"""Beginning of the reason why this torch cannot give a fingerprint: it holds for a whole run, and is printed once."""
+"""Beginning of the sentence that says why this torch gives no fingerprint: it is printed once for a whole run."""
 
 PICKLE = "pickle"
 """Dtype of a pickled Python object. Its size is recorded as 0 bytes, as it varies with the object's value."""
@@ -201,12 +201,12 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
-    """One rank's share of a part of a fingerprint, or None."""
+    """The value of one rank in a mapping by ranks, whose keys are ``all`` or such as ``0,2-3``; or None."""
     return next((part for who, part in by_ranks.items() if who == ALL or rank in named_ranks([who])), None)
 
 
 def named_ranks(keys: Iterable[str]) -> list[int]:
-    """The ranks that keys such as ``0,2-3`` name; ``all`` names none."""
+    """The numbers of the ranks in keys such as ``0,2-3``; the key ``all`` adds none."""
     found = set()
     for key in keys:
         for run in key.split(",") if key != ALL else ():

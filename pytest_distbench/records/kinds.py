@@ -79,7 +79,7 @@ Shape = Literal["any", "series", "number", "tensors"]
 
 TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
-"""Rules that do not judge by the noise between launches; every other rule does."""
+"""Rules (``MetricKind.rule``) that do not judge by the noise between launches; every other rule does."""
 
 LOWER_QUANTILE = 0.25
 """A launch's value is its 25th percentile on the fast end: it converges first and ignores the scheduler's spikes."""
@@ -102,7 +102,7 @@ class MetricKind:
         shape: ``series`` or ``number`` if only that can be recorded; ``any``: both; ``tensors``: the plugin alone
             records it.
         limit_text: prints a threshold, a fraction of the baseline.
-        is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
+        is_steady: whether each launch of the same code has the same digits, though no rule of
             :data:`STEADY_RULES` judges it.
         tolerance: default if the test and the baseline set none for the metric itself, or None for the run's.
     """
@@ -165,12 +165,12 @@ class MetricKind:
 
     @property
     def needs_few_launches(self) -> bool:
-        """Whether one or two launches show all of it, as it hardly scatters."""
+        """Whether one or two launches are enough: exact numbers and memory hardly differ between launches."""
         return self.is_exact or self.is_memory
 
     @property
     def is_judged(self) -> bool:
-        """Whether its verdict counts."""
+        """Whether metrics of this kind are judged; else they are shown."""
         return self.rule != "none"
 
     @property
@@ -180,7 +180,7 @@ class MetricKind:
 
     @property
     def repeats_exactly(self) -> bool:
-        """Whether every digit of it counts."""
+        """Whether launches of the same code must give the same digits."""
         return self.rule == "exact" or self.is_of_training or self.is_steady
 
     def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
@@ -290,5 +290,5 @@ class OfKind(Record, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """Whether its verdict counts."""
+        """Whether a metric of this kind is judged; else it is shown."""
         return METRIC_KINDS[self.better].is_judged

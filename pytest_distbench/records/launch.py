@@ -41,7 +41,7 @@ class ErrorReport(Record, frozen=True, kw_only=True):
 
 
 class RankReport(Record, frozen=True, kw_only=True):
-    """File that a rank leaves behind."""
+    """What one rank recorded in a launch and how it ended; the content of a file that it writes."""
 
     rank: int
     outcome: Outcome
@@ -52,9 +52,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     observations: list[Observation] = []
     fingerprints: dict[str, Fingerprint] = {}
     entered: dict[str, list[float]] = {}
-    """When it entered each collective, the first few hundred, by the same keys; CLOCK_MONOTONIC seconds of its host."""
+    """Key of a fingerprint -> when the rank entered each of its collectives; CLOCK_MONOTONIC seconds of its host."""
     lines: dict[str, list[str]] = {}
-    """Line that called each of these collectives, by the same keys: ``train.py:41 in step``; rank 0 alone."""
+    """Key of a fingerprint -> line that called each of its collectives: ``train.py:41 in step``; rank 0 alone."""
     undescribed_collectives: int = msgspec.field(default=0, name="unseen_collectives")
     """Collectives that a body without a fingerprint entered: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
@@ -91,7 +91,7 @@ class RankFate(Record, frozen=True, kw_only=True):
     collective_number: int | None = None  # number of that collective in its group, from 1; 0: it entered none
     collective_is_over: bool = False  # it has ended, or was given up: a waiting rank waits elsewhere
     is_elsewhere: bool = False
-    """Whether it hung in code of its own, where others may wait for it.
+    """Whether the rank hung in its user's code, neither in torch nor in this package: others may wait for it.
 
     On a GPU ``loss.item()`` waits for other ranks and is a line like any other: there nothing that the rank has entered
     may be unfinished either.
@@ -147,7 +147,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     undescribed_collectives: int = msgspec.field(default=0, name="unseen_collectives")
     """Most collectives that a rank of a body without fingerprints entered, see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
-    """Seconds after the first rank, by the same keys and by rank, at the collective that each came latest to."""
+    """Key of a fingerprint -> by rank, seconds after the first rank at the collective that the rank was latest at."""
     breakdowns: dict[str, Breakdown] = {}
     """Time of a loop's iterations by the key of its metric, if the body names phases (``rank.phase``)."""
     peak_memory_bytes: int = 0  # of the rank that needed most, as the metric; 0 if unknown

@@ -33,7 +33,7 @@ def is_of_a_group(name: str) -> bool:
 
 
 NOTES_VARIABLE = "DISTBENCH_NOTES"
-"""Variable of a measured command's environment: the plan of its launch, for what its processes record."""
+"""Environment variable of a measured command with the path of its launch's plan, for what its processes record."""
 
 
 LONGEST_SOCKETS_FOLDER = 70  # bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30
@@ -77,7 +77,7 @@ class LaunchFiles:
     """Folder for the files of what is measured, and its working directory unless it asked for another."""
     began = _LaunchFile("began")  # empty; made when the launch begins: older files were not written by it
     before = _LaunchFile("before.json")
-    """State before the launch of the files that are read after it; absent if there were none."""
+    """Sizes and digests, before the launch, of files that readers read after it; absent if there were none."""
     left = _LaunchFile("left.json")
     """Command lines of processes that still ran when a command had ended; absent if none did."""
     used = _LaunchFile("used.json")
@@ -93,7 +93,7 @@ class LaunchFiles:
     last_step = _LaunchFile("last_step")
     """Step after which a training may end whose plan has been completed; absent before."""
     trouble = _LaunchFile("trouble.txt")
-    """Why what runs below a guardian did not complete; absent if it did."""
+    """Why the command or controller below a guardian did not complete; absent if it did."""
     pool_timeline = _LaunchFile("pool.jsonl")
 
     def job(self, index: int) -> LaunchFiles:

@@ -31,12 +31,12 @@ UNTIL_CHANGED = "until_moved"
 """Fact of a curve without a set length: its baseline keeps as many values as the loss takes to change."""
 
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
-"""Length of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
+"""Limits of the length of a curve without a set one: after more steps a perturbation of 1e-5 may have grown to 1e-2."""
 
 SAID = "told"  # fact of a number: explanation that is printed if it violates a bound
 
 LINK_PEAK = "link_peak_gb_per_s"
-"""Fact of the time of a collective, and its unit: what the links of a rank's GPU carry in one direction."""
+"""Name of a fact of a collective's time: GB/s that the links of a rank's GPU carry in one direction."""
 
 PHASE = "phase/"  # prefix of phases among the metrics
 
@@ -45,7 +45,7 @@ WALL_TIME = "wall_time"  # of a script or a command from its start to its end
 PEAK_MEMORY = "peak_memory"  # of the rank that needed most, in bytes; of a command, of the largest of its processes
 
 UNDER_WAY = 3
-"""After so many updates a training has allocated all that it keeps: the second peak covers what follows."""
+"""Number of updates after which a training has allocated all that it keeps: a second peak of memory begins there."""
 
 WEIGHTS = "weights"  # what the optimizers trained, at the end
 
@@ -55,10 +55,10 @@ REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
 
 UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
-"""Recorded in every test; ignored if alone, or missing on one side."""
+"""Metrics that are recorded in every test, unasked: not judged if there are no others, or if one side lacks them."""
 
 CPU_THROTTLED = "cpu_throttled"
-"""Share of the CPU quota's periods in which it stopped a rank; of the ranks, the smallest share."""
+"""Metric: share of a CPU quota's periods in which the quota stopped the rank; of all ranks the smallest."""
 
 
 EVALUATED = "evaluated_"  # prefix of the series of a goal's evaluations, before the name of its metric
@@ -130,7 +130,7 @@ class Bound(Record, frozen=True, kw_only=True):
     rate: str = ""  # text of the bound, if it is on the rate of a sweep: ``busbw >= 10 GB/s``
     is_default: bool = False  # the plugin's own: one of the same side in the test or the baseline file replaces it
     suspicion: str = msgspec.field(default="", name="doubt")
-    """Question about a number that violates it in each launch, which is then inconclusive; or "" if it then fails."""
+    """What to ask about a number that violates the bound in each launch: it is then inconclusive. "": it then fails."""
 
     def holds(self, value: float | None) -> bool:
         """Whether a value keeps to the bound. None, no value, never does."""
@@ -262,7 +262,7 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     host clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
     curve_steps: int = 0  # number of a curve's values that are judged; 0: all
     squares: list[Number] = []
-    """Sum over these ranks of the squared deviation of each value from their mean; empty for one rank."""
+    """Sum over ranks of each value's squared deviation from the mean of the ranks; empty for one rank."""
     slowest: list[int] = []  # rank of each value, in a series reduced by the maximum
 
 
@@ -355,6 +355,6 @@ class Reader(OfKind, frozen=True, kw_only=True):
 
     @property
     def defining(self) -> dict[str, Scalar]:
-        """Definition of the number: read in another way, it is another number."""
+        """How the number is read, as its ``identity``: numbers read in different ways are not compared."""
         chosen: dict[str, Scalar] = {"skip": self.skip, "take": self.take, "since": self.since}
         return {**{name: value for name, value in chosen.items() if value}, **self.identity}

@@ -79,7 +79,7 @@ def _backends(text: Any) -> tuple[str, ...] | None:
 
 
 def _launches(text: Any) -> tuple[int | None, int | None] | None:
-    """Launches of a case that are judged first, and its most; None for what is not given."""
+    """Read ``5``, ``5:10`` or ``:10``: launches of a case that are judged first, and its most; None if invalid."""
     found = re.fullmatch(r"([0-9]{1,4})?(?::([0-9]{1,4}))?", text)
     first, most = (int(part) if part else None for part in found.groups()) if found else (None, None)
     given = [number for number in (first, most) if number is not None]
@@ -112,19 +112,19 @@ class Option(NamedTuple):
     """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of the two alone.
 
     Attributes:
-        name: as it is typed.
-        field: of :class:`Options`; empty for an option of an extension, see :meth:`Options.of`.
-        summary: for ``pytest --help``, where an option has two lines of 80 characters.
-        more: what the page of all options adds.
-        metavar: what stands for its value in the help; empty for a flag.
-        const: value of the option alone, if a value may be left out.
-        default: value if nobody gives one; the help says it unless the summary does.
-        wanted: what its text must be, and how it is read.
-        needs: options without which it has no effect, and why; ``backend=fake`` is one with that value.
-        excludes: options that it cannot be combined with, and why.
-        group: of ``pytest --help``; empty for an ini key alone.
-        is_list: in the ini file it is a list of words.
-        is_repeated: commands that are printed to run or record a test again include it.
+        name: name of the option as it is typed, without ``--distbench-``.
+        field: name of its field in :class:`Options`; empty for an option of an extension, see :meth:`Options.of`.
+        summary: text for ``pytest --help``, where an option has two lines of 80 characters.
+        more: text that the documentation of all options adds.
+        metavar: name of the value in the help; empty for a flag.
+        const: value if the option is given without one, if it may be.
+        default: value if the option is not given; the help says it unless the summary does.
+        wanted: what the text of the value must be, and how it is read.
+        needs: option without which it has no effect -> why; ``backend=fake`` is one with that value.
+        excludes: option that it cannot be combined with -> why.
+        group: heading in ``pytest --help``; empty for an ini key alone.
+        is_list: whether the ini file has a list of words for it.
+        is_repeated: whether printed commands that run or record a test again include it.
     """
 
     summary: str

@@ -15,7 +15,7 @@ DATA = "waiting for data"  # of a data loader; at a place of its workers: what t
 
 
 class Spot(Record, frozen=True, kw_only=True):
-    """What an iteration does at one place with these callers: means over iterations."""
+    """Calls and seconds per iteration of one operation at one stack of lines: means over iterations."""
 
     stack: list[Place]  # lines of the repository, innermost first; empty: :data:`OUTSIDE`
     what: str  # an operator, Python, a function of a library, or waiting
@@ -40,7 +40,7 @@ class RankPlaces(Record, frozen=True, kw_only=True):
 
 
 class PlaceRow(Record, frozen=True, kw_only=True):
-    """Place that takes more time than before."""
+    """A line of code that takes more time than in the baseline, with numbers of both sides."""
 
     place: Place
     what: str

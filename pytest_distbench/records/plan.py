@@ -22,7 +22,7 @@ Change = Callable[[str], str]  # what becomes of a word, or of a path
 
 
 class BodyReference(Record, frozen=True, kw_only=True):
-    """What a process of ours runs: a function in a file, or a whole script (no ``function``)."""
+    """Name of what a rank runs: a function in a file, or a whole script (no ``function``)."""
 
     file: str
     function: str = ""
@@ -46,12 +46,12 @@ class BodyReference(Record, frozen=True, kw_only=True):
 
     @property
     def is_given_a_group(self) -> bool:
-        """Whether it begins in a process group."""
+        """Whether the function or script begins inside a process group that this package has made."""
         return not self.is_script and self.makes_group
 
 
 class _AnyKind:
-    """Type of fields that hold work of any kind: msgspec asks :func:`read_work` for it."""
+    """Type annotation of fields that hold work of any kind, which msgspec decodes by :func:`read_work`."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=st
 
     @property
     def engine(self) -> str:
-        """What changes the membership of its jobs, or ""."""
+        """Name of the engine that changes the membership of its elastic jobs, or ""."""
         return ""
 
     @property
@@ -96,11 +96,11 @@ class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=st
         return world_size
 
     def outputs(self, world_size: int) -> int:
-        """Number of processes whose output can be read, numbered in the same way."""
+        """Number of processes whose output can be read, numbered from 0, as ranks if each has one."""
         return world_size
 
     def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
-        """Log files, with the number that is shown with their lines."""
+        """(number shown before the lines, path) of each log file of a launch of this work."""
         return [(number, files.log(number)) for number in range(self.processes(world_size))]
 
     def with_words(self, change: Change) -> Self:
@@ -108,7 +108,7 @@ class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=st
         return self
 
     def with_files(self, change: Change) -> Self:
-        """The same work with the path of each file that it runs, or that its command line names, changed."""
+        """The same work with ``change`` applied to the path of each file that it runs or its command line names."""
         del change
         return self
 
@@ -155,19 +155,19 @@ class Task(Work, frozen=True, kw_only=True):
 
 
 class Ranks(Task, frozen=True, kw_only=True):
-    """Process group of ranks that a launcher of ours starts."""
+    """Work of a process group whose ranks this package's launchers start."""
 
     stands_for: int | None = None
     attached: int | None = None  # rank that owns the terminal; None: every rank writes to its log
     takes_turns: bool = False
-    """Another group runs at the same time: every rank waits for its group's turn before each block of iterations."""
+    """Whether another group runs at the same time: ranks then wait for their group's turn before each block."""
 
     def processes(self, world_size: int) -> int:
         return world_size if self.stands_for is None else 1
 
 
 class Command(Work, frozen=True, kw_only=True):
-    """Command that starts its processes itself."""
+    """Work of a command that starts its own processes, such as ``accelerate launch``."""
 
     words: list[str]  # command line, the program first, with placeholders
     makes_group: bool = True  # it is expected to make a process group
@@ -207,13 +207,13 @@ _Kind = TypeVar("_Kind", bound=Work)
 
 
 class LaunchRequest(Record, frozen=True, kw_only=True):
-    """What to launch."""
+    """One case to launch: its work, world size and backend, and under which conditions."""
 
     title: str = ""  # of the case, slashes separating folders; its logs are kept under it
     work: AnyWork
     folder: str = ""  # where its processes run, with placeholders; "" for pytest's own
     is_mirrored: bool = False
-    """They run in a folder of the launch's own, in which all of ``folder`` is linked."""
+    """Whether processes run in a folder of the launch's own, with links to all files of ``folder``."""
     own_variables: dict[str, str] = {}  # added to the environment, with placeholders
     read: dict[str, Reader] = {}  # metrics to be read after the launch, by name; its processes do not know them
     world_size: int

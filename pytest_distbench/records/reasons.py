@@ -24,23 +24,23 @@ Severity = Literal["plain", "doubt", "failure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a verdict is given, and what follows.
+    """A reason for a verdict, and what follows from it; a row of the tables of reasons.
 
     Attributes:
-        verdict: for a finding without a verdict, ``cause`` or ``remark``.
+        verdict: the verdict; for a finding that is none, ``cause`` or ``remark``.
         means: what happened, in a sentence.
         next_step: what to do, or "".
-        printed: regular expression of the lines that a run prints of it, for ``distbench explain``.
+        printed: regular expression of the lines that a run prints for it, used by ``distbench explain``.
         mark: one character before its row, so that nothing depends on colour.
-        fails: it fails the test, under the default policy.
-        fails_under: option under which it fails, without its dashes, or "".
-        is_answer: the question was answered, one way or the other.
-        updates: ``--distbench-update`` writes the number, though it is asked for changes only.
-        is_reported: the end of a run prints the sentence of the verdict.
-        warns: GitHub gets a warning if nothing failed.
-        is_quiet: tables that list what changed only count it.
-        may_be_confirmed: interleaved A/B with the baseline commit may overrule it, for a timing or a training.
-        is_comparable: the number was compared; else there was nothing that it could be compared with.
+        fails: whether the test fails under the default policy.
+        fails_under: option under which the test fails, without its dashes, or "".
+        is_answer: whether it is known if the number is worse; False for *inconclusive*, for instance.
+        updates: whether ``--distbench-update=changed`` writes the number.
+        is_reported: whether the end of a run prints the finding's sentence.
+        warns: whether GitHub gets a warning if nothing failed.
+        is_quiet: whether tables that list what changed only count such findings.
+        may_be_confirmed: whether interleaved A/B with the baseline commit may overrule it, for a timing or a training.
+        is_comparable: whether the number was compared; else there was nothing that it could be compared with.
     """
 
     verdict: VerdictName
@@ -577,7 +577,7 @@ REMARKS: dict[ReasonCode, Reason] = {
 
 
 def reason(code: ReasonCode) -> Reason:
-    """The row of a code."""
+    """The row of a reason code, such as ``beyond-threshold``, in the tables of reasons and remarks."""
     try:
         return REASONS.get(code) or REMARKS[code]
     except KeyError:

@@ -40,7 +40,7 @@ Statistic = Literal[
 
 
 class StatisticWords(NamedTuple):
-    """Statistic for people: in the cell of a table, and how it is computed from the launches."""
+    """Words for a statistic: ``shown`` in the cell of a table; ``means``: how it is computed from the launches."""
 
     shown: str
     means: str
@@ -118,7 +118,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def row(self) -> Reason:
-        """Row of its code: what follows from it."""
+        """The row of the finding's reason code: its verdict, and what follows from it."""
         return reason(self.code)
 
     @property
@@ -127,7 +127,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Its sentence with its mark."""
+        """The finding's sentence behind its mark, a character such as ``!`` for a regression."""
         return f"{self.row.mark} {self.reason}" if self.row.mark else self.reason
 
     @property
@@ -141,7 +141,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether one launch decides it, as noise has no part in it."""
+        """Whether one launch is enough to decide it: the metric is exact, or missing."""
         return self.kind == "missing" or METRIC_KINDS[self.better].repeats_exactly
 
     @property
@@ -151,7 +151,7 @@ class Finding(OfKind, frozen=True, kw_only=True):
 
 
 Step = Literal["", "stored", "screening", "turns", "bound"]
-"""What decided about a control: nothing; launches against the baseline alone; few of them, suspicious or not;
+"""What decided whether an injected slowdown was detected: nothing; a comparison with the baseline; a screening;
 alternating launches, delayed and not; a bound of the number."""
 
 
@@ -178,7 +178,7 @@ class Control(Record, frozen=True, kw_only=True):
 
 
 def is_found(verdict: Finding) -> bool:
-    """Whether it would have failed its test."""
+    """Whether a verdict on a slowed number would fail its test: the injected slowdown was detected."""
     return verdict.kind == "regressed" or verdict.row.may_be_confirmed
 
 
@@ -242,7 +242,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     trace: CaseTrace | None = None
     """Trace of one more launch, under torch's profiler, which counts for nothing else here; or None."""
     places: CasePlaces | None = None
-    """What explains a timing that A/B found regressed; or None if no timing was, or it cannot be explained."""
+    """Lines of code that explain a timing which A/B found regressed; or None if there is no such timing or line."""
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; or ""
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; or ""
     is_advisory_of_timings: bool = False  # only those of timings and memory are advisory; others fail the test
@@ -332,7 +332,7 @@ def number_hosts(result: CaseResult) -> CaseResult:
 
 
 def told_apart(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """The same cases; tests of one name in several files get as much of the path as distinguishes them."""
+    """The same cases with ``case.place`` set for tests of one name in several files: the end of the file's path."""
     files: dict[str, set[str]] = {}
     for result in results:
         files.setdefault(result.case.function, set()).add(result.case.test.partition("::")[0])

@@ -70,11 +70,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Generic[T]):
-    """Kind of argument.
+    """What a value of an option or argument must be, and how it is converted.
 
     Attributes:
-        words: what is wanted, in the message after that word.
-        take: converts a value to what is used; None if it is not of this kind.
+        words: text that follows "wanted" in the error.
+        take: converts a value to what is used; returns None if it is not of this kind.
     """
 
     words: str
@@ -92,7 +92,7 @@ class Wanted(Generic[T]):
         return found
 
     def plain(self) -> Wanted[T]:
-        """The same for Python's own numbers alone: those of numpy are lost on their way to another process."""
+        """The same check for Python's own numbers alone, as numpy's cannot be sent to another process."""
         return Wanted(self.words, lambda value: self.take(value) if isinstance(value, int | float) else None)
 
 

@@ -101,10 +101,10 @@ _CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
 
 
 def cleans_up(command_line: bytes) -> bool:
-    """Whether a process removes what others leave behind, once they have ended; killed first, it leaves that for ever.
+    """Whether a process, by its command line, removes files and semaphores of others when they have ended.
 
     Args:
-        command_line: as /proc/PID/cmdline has it.
+        command_line: content of /proc/PID/cmdline.
     """
     return any(cleaner in command_line for cleaner in _CLEANERS)
 

@@ -101,7 +101,7 @@ def _verdict(row: OfCase) -> str:
 
 
 def _change(row: OfCase) -> str:
-    """The differences of a changed communication, else the change of a number."""
+    """Text of a row's change: what differs in the communication, or the relative change of a number."""
     _, verdict = row
     return and_more(verdict.differences) if verdict.code == "communication" and verdict.differences else change(verdict)
 
@@ -215,10 +215,10 @@ class Format:
     """A format for a run.
 
     Attributes:
-        write: writes a run into a file, with its tables by name: all that have rows, or the requested one.
-        is_whole: it holds the whole run, else one table, which ``--table`` names.
-        opens_in: the program that opens the file, as shown to users, or "" if they know.
-        needs: what a run must have to be written, as shown to users, or "" for nothing.
+        write: writes a run record into a file, with its tables by name: all that have rows, or the requested one.
+        is_whole: whether a file holds the whole run; else it holds one table, which ``--table`` names.
+        opens_in: the program that opens such a file, as shown to users, or "" if they know.
+        needs: what a run must have to be written so, as shown to users, or "" for nothing.
         left_out: returns the judged numbers of a run that the format cannot hold, with reasons.
     """
 

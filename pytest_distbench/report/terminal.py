@@ -85,7 +85,7 @@ def summary_lines(
 
 
 def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list[Line]:
-    """Lines about a run as a whole."""
+    """Lines about a run as a whole: injected slowdowns, why nothing was judged, and remarks."""
     nothing = judged_nothing(results) if results else ""
     noted = [Line(nothing, "doubt")] if nothing else []
     return [
@@ -148,7 +148,7 @@ def unused_lines(unused: Sequence[BaselineName], *, pruned: bool) -> list[Line]:
 def missing_lines(
     missing: Mapping[BaselineName, str], results: Sequence[CaseResult], *, folder: Path, fails: bool
 ) -> list[Line]:
-    """Lines on baselines whose test is gone, with commands that move or delete them; ``missing``: name -> old test."""
+    """Lines on baselines whose test is gone, with commands that move or delete them; ``missing``: baseline -> test."""
     if not missing:
         return []
     sign = "x" if fails else "?"
@@ -197,7 +197,7 @@ def _were(number: int) -> str:
 
 
 def _not_judged(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *, by_text: bool) -> list[Line]:
-    """What was not judged and why: one line per reason, or per text of it without numbers, for any number of cases."""
+    """Lines on findings without an answer: one per reason code, or with ``by_text`` per sentence, numbers aside."""
     asked = [
         (result, verdict)
         for result in results
@@ -370,7 +370,7 @@ _SENTENCES = {
     "more memory": "more memory is needed",
     "slower": "a timing regressed",
 }
-"""Why a case failed -> the same with a verb; other reasons have one already."""
+"""Reason why a case failed, in two or three words -> the same as a clause; other reasons are clauses already."""
 
 
 def in_words(results: Sequence[CaseResult]) -> str:
@@ -465,7 +465,7 @@ _NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
 
 
 def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
-    """Cores that other processes used (median), and the number of cores, or None if unknown."""
+    """(median number of cores that other processes used during launches, cores of the host), or None if unknown."""
     used = [(x.foreign_cores, r.environment.cores) for r in results for x in r.launches if x.foreign_cores is not None]
     return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
 
@@ -475,7 +475,7 @@ def _most_recorded(result: CaseResult) -> int:
 
 
 def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> list[Line]:
-    """How cases without a baseline get one, how long that takes at most, and what else there is.
+    """Lines that say what to do about cases without a baseline, and how long that takes at most.
 
     Args:
         commands: commands to type: ``record`` the cases without a baseline, ``keep`` what was recorded, or compare

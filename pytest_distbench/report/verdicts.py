@@ -44,13 +44,13 @@ _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "la
 
 
 class CaseText(NamedTuple):
-    """Texts of a kind of case for which a list of its metrics is not enough.
+    """How a kind of case is printed for which a row per metric is not enough, such as a sweep over sizes.
 
     Attributes:
-        is_of: whether a case is of the kind.
-        choose: returns the findings to show, of the judged ones, if those are too many.
-        table: returns the case's lines if a row is more than a metric, with ``show_all`` as in :func:`case_table`.
-        remarks: returns lines to show below the table of any case.
+        is_of: returns whether a case is of the kind.
+        choose: takes the judged findings, and returns those to print if all are too many.
+        table: prints the case in place of a row per metric; takes it and ``show_all`` as :func:`case_table`, or None.
+        remarks: returns lines to print below the table of a case.
     """
 
     is_of: Callable[[CaseResult], bool]
@@ -93,13 +93,13 @@ def remarks_of(result: CaseResult) -> list[Line]:
 
 
 def measured(launches: Iterable[LaunchRecord]) -> list[Finding]:
-    """Metrics of a case without verdicts, each with the number that would be judged."""
+    """A finding without a verdict for each metric of these launches, with the number that would be judged."""
     found = grouped((m.key, m) for launch in launches for m in launch.measurements if m.value is not None)
     return [unjudged(samples) for samples in found.values()]
 
 
 def judged_number(result: CaseResult, samples: Sequence[Sample]) -> float | None:
-    """The judged number of the metric of these samples: its verdict's, or the one that would be judged."""
+    """The number that is judged of a metric, given its samples: its verdict's, else the one that would be judged."""
     known = [m for m in samples if m.value is not None]
     keys = {key for m in known[:1] for key in (m.key, m.key_over_seeds)}
     return next((v.current for v in result.verdicts if v.metric in keys), unjudged(known).current if known else None)
@@ -161,7 +161,7 @@ def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[
 
 
 def words_of_unchanged(result: CaseResult) -> str:
-    """Words for the rows that are not shown."""
+    """What the count of omitted rows calls them: ``unchanged``, or ``within their thresholds``."""
     return "unchanged" if result.reference.kind == "paired" else "within their thresholds"
 
 
@@ -192,7 +192,7 @@ def coded_lines(
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
-    """The verdicts that represent a case: of many pairs the ends and what changed, else those that its kind chooses.
+    """The verdicts that represent a case in a short report: for A/B the first, the last and those that changed.
 
     Memory, which every measurement has, is included only if it changed.
     """

@@ -117,8 +117,8 @@ class Variant:
     """The other side of an A/B comparison.
 
     Attributes:
-        revision: its commit, or None for the working tree.
-        interpreter: its Python, or None for the running one.
+        revision: the commit of this side, or None for the working tree.
+        interpreter: the Python of this side, or None for the running one.
         is_itself: whether it has the tracked files and the Python of the candidate.
         renamed: (path now, path then) of the test's file and folder, if they were renamed since.
         is_exchanged: whether a copy of the candidate runs at the path that the revision had before, the revision at
@@ -142,7 +142,7 @@ class Variant:
 
     @property
     def launcher_key(self) -> tuple[Path | None, bool]:
-        """The variants of one key share launchers: its Python, and whether the paths are exchanged."""
+        """(Python, whether paths are exchanged): variants for which these are equal share launchers."""
         return None if self.interpreter is None else self.interpreter.executable, self.is_exchanged
 
     def __str__(self) -> str:

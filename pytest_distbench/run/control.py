@@ -152,7 +152,7 @@ def _why_not_profiled(session: Session, launched: LaunchRequest) -> str:
 HERE = Variant(revision=None, interpreter=None)  # the candidate without the delay
 
 BEYOND = 4 / 3
-"""An injected slowdown is so many times the tolerance, because one of exactly the tolerance is no regression."""
+"""Injected slowdown over the tolerance that it has to exceed: one of exactly the tolerance is no regression."""
 
 LEAST_SHARE = 0.05  # of a case that tolerates next to nothing
 
@@ -182,7 +182,7 @@ DERIVED = "a number that distbench.judge computes from several runs cannot be de
 
 
 class _Delayed(Interleaved):
-    """Comparison of launches with the delay with interleaved ones without it."""
+    """A/B comparison of launches with the injected delay and interleaved ones without it."""
 
     def __init__(self, request: CaseRequest, tolerances: Mapping[str, float], budget: Allowance) -> None:
         super().__init__(request, LOOKS, budget)

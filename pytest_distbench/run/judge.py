@@ -45,7 +45,7 @@ JUDGING_FILES = frozenset({
 """Names of files that judge in any folder, because pytest reads them."""
 
 _VARIABLE = "DISTBENCH_JUDGED"
-"""Variable of pytest in the base, and of its workers: the file with the :class:`Judged`."""
+"""Environment variable of pytest in the base, and of its workers, with the path of the file of :class:`Judged`."""
 
 _WRITING = frozenset({
     "--distbench-out", "--distbench-json", "--distbench-report", "--junitxml", "--junit-xml", "--log-file",

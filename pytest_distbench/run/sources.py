@@ -288,7 +288,7 @@ class PairedLaunches(Launches):
             kept.append(record)
 
     def _judge_skip(self, here: LaunchRecord) -> LaunchRecord:
-        """Fail a launch of the candidate that skips, unless its base, which was ended early, skips too."""
+        """Fail a launch of the candidate that skips, unless its base, launched once more alone, skips too."""
         there = self._launching.launch_other(self._variant, self._request, len(self.launches))
         if there.outcome != "passed":
             return here if there.outcome == "skipped" else there
@@ -315,7 +315,7 @@ def alternate(sources: Sequence[Source], wanted: int) -> None:
 
 
 Derivation = Callable[..., float | None]
-"""Computes the number of a launch, or None, from one :class:`Values` per run that it is derived from."""
+"""Function that takes one :class:`Values` per run, of one launch each, and returns the derived number, or None."""
 
 
 class Values(dict[str, float | None]):

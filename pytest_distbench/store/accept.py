@@ -41,7 +41,7 @@ _LONGEST_VALUE = 60
 
 
 def worse_by(change: Finding) -> float:
-    """Logarithm by which a number became worse, negative if better; infinite without a ratio."""
+    """Logarithm of the ratio by which a number became worse, negative if better; infinite if there is no ratio."""
     if change.baseline == change.current:
         return 0.0
     kind = METRIC_KINDS[change.better]
@@ -100,7 +100,7 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
 
 
 def _columns(metric: Sequence[Sample]) -> dict[str, Any]:
-    """Fields of samples and of their spreads without the values: one value if all launches have the same."""
+    """Name -> value of each field of a metric's samples but ``value``; a list, one per launch, if launches differ."""
     rows = [
         {field: getattr(sample, field) for field in Sample.__struct_fields__ if field not in ("value", "spread")}
         | msgspec.to_builtins(sample.spread or {})
@@ -145,7 +145,7 @@ class FolderVersion:
 
 
 class RevisionVersion:
-    """Baselines at a git revision. One ``git cat-file`` serves all of its files."""
+    """The baseline files at a git revision, read by one ``git cat-file`` process."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
@@ -320,9 +320,9 @@ def _newer(result: CaseResult, stored: BaselineEntry) -> str:
 
 
 def _is_kept(verdict: Finding | None, known: Sequence[Sample], made: Sequence[Sample], *, few: bool) -> bool:
-    """Whether what is stored of a metric stays: it has not changed, or nobody knows.
+    """Whether an update keeps a metric's stored samples: it has not changed, or was not measured well enough.
 
-    A number of a training that differs was not judged for itself if the losses changed: it changed with them.
+    A training's number whose values differ is not kept, even without a verdict: it changed with the losses.
     """
     if not few or (verdict is not None and _changed_or_new(verdict)):
         return False
@@ -362,9 +362,9 @@ def _checked(
 
 
 def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
-    """Fewest launches that it takes to know a metric.
+    """Fewest launches that an update needs to store a metric.
 
-    A number of a seeded training repeats: one is enough if the stored ones show that, else two that agree.
+    A number of a seeded training repeats: one launch is enough if the stored ones show that, else two equal ones.
     """
     if METRIC_KINDS[made[0].better].needs_few_launches:
         return 1
@@ -395,7 +395,7 @@ def _check_origin(result: CaseResult) -> None:
 
 
 def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
-    """Refuse what violates a bound, of the run or set in the baseline file since."""
+    """Raise NotABaseline if a number violates a bound, of the run or of the baseline file as it is now."""
     asked = [(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()]
     try:
         judged = judge_bounds(result.verdicts, result.launches, asked)

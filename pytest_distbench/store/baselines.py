@@ -175,7 +175,7 @@ def render(content: BaselineFile) -> bytes:
 
 
 def encode(content: BaselineFile) -> bytes:
-    """Text of a file on one line."""
+    """A baseline file's content as JSON on one line."""
     document = msgspec.to_builtins(content)
     metrics, tolerances = document["entry"]["metrics"], document["entry"].pop("tolerances", {})
     for key, samples in metrics.items():
@@ -206,7 +206,7 @@ _SHARED = ("n", "over_ranks")  # parts of a stored spread that are the same in a
 
 
 def _with_samples(document: Any) -> Any:
-    """The content of a file with a sample of each launch in place of columns."""
+    """A baseline file's content with a list of samples, one per launch, in place of each metric's columns."""
     entry = document.get("entry") if isinstance(document, dict) else None
     metrics = entry.get("metrics") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(metrics, dict):
@@ -228,7 +228,7 @@ def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, An
         raise msgspec.ValidationError(f"Expected `at`, the point in the metric's key - at {where}")
 
     def of_launch(column: Any, launch: int, *, is_list: bool) -> Any:
-        """A launch's part of a column, which is one value for all launches or a list with one each."""
+        """The value of launch number ``launch`` in a column: a list with one value each, or one value for all."""
         if not isinstance(column, list) or (is_list and not (column and isinstance(column[0], list))):
             return column
         if len(column) != len(values):
@@ -277,7 +277,7 @@ def _file_name(key: str) -> str:
 
 
 def _why_edited_wrongly(file: BaselineFile) -> str:
-    """Why no recording left this file, or "": it would make a comparison that cannot fail."""
+    """Why this baseline file cannot be what a recording wrote, after an edit by hand, or ""."""
     entry = file.entry
     if entry.workload and not entry.metrics:
         return "`$.entry.metrics` is empty: a recorded baseline has at least one metric"

@@ -60,7 +60,7 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def with_its_work(entry: BaselineEntry, case: Case) -> BaselineEntry:
-    """The baseline with this case's workload, if only names of parameters differ between the two."""
+    """The baseline with the case's workload hash if their parameters differ in names alone; else the baseline."""
     return replace(entry, workload=case.workload) if _is_same_work(entry, case) else entry
 
 

@@ -78,8 +78,8 @@ def check_target(path: Path, sign: bytes, *, option: str) -> None:
     """Refuse early what could not be written at the end, or would replace somebody's file.
 
     Args:
-        sign: beginning of files of that kind; such a file, or an empty one, may be overwritten.
-        option: that names the path, for the error.
+        sign: bytes with which files of the wanted kind begin; such a file, or an empty one, may be overwritten.
+        option: option that gave the path, for the error.
 
     Raises:
         ConfigurationError: nobody may write there, or another kind of file lies there.
@@ -97,14 +97,14 @@ class FileKind(Generic[_Content]):
     """One kind of JSON file that carries the number of its schema.
 
     Attributes:
-        name: for errors: ``baseline file``.
-        record: what it holds; has a field ``schema``.
-        schema: the one that is written, and the only one that is read.
-        max_bytes: a larger file is refused before it is read, and never written.
-        next_step: advice if a given file is none of these.
-        where: advice if a given place cannot be written.
-        smaller: advice if the content is larger than that.
-        is_edited: people edit it by hand, so a key may occur twice.
+        name: name of the kind in errors: ``baseline file``.
+        record: type of the content, with a field ``schema``.
+        schema: number of the schema that is written, and the only one that is read.
+        max_bytes: size above which a file is refused before it is read, and never written.
+        next_step: advice in the error if a file is not of this kind.
+        where: advice in the error if the path cannot be written.
+        smaller: advice in the error if the content is larger than ``max_bytes``.
+        is_edited: whether people edit the file by hand, so that a key may occur twice.
         load: converts a file's content to the record's form; None if it has that form.
         check: why a readable content is invalid, after a wrong edit; or "".
     """
@@ -251,8 +251,8 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
     ``/dev/stdout`` or a pipe that somebody reads, is written to as it is.
 
     Args:
-        path: its folder is made.
-        sync: wait until the disk has it. Without, a power failure (no mere ``kill -9``) may leave an empty file.
+        path: file to replace; its folder is made if it is missing.
+        sync: wait until the disk has the file; else a power failure (no mere ``kill -9``) may leave an empty one.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -356,8 +356,8 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
     """Read statements as they may be stored: secrets are masked, and addresses too unless they are asked for.
 
     Args:
-        path: of the file, or None.
-        with_addresses: addresses are kept; if none are stated, this machine's name is one.
+        path: the TOML file, or None for no statements.
+        with_addresses: whether addresses are kept; if none are stated, this machine's name is added.
 
     Raises:
         StoredFileError: it does not exist, or is no experiment; the message has file, key, what was wanted and found.

@@ -67,7 +67,7 @@ class StandInLauncher:
         self.session = session
 
     def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
+        """Does nothing: no process is started."""
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         return LocalSite(self, plan)
@@ -81,7 +81,7 @@ class StandInLauncher:
         return []
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing: no process runs."""
 
 
 class _StandInLaunch:
@@ -105,7 +105,7 @@ class _StandInLaunch:
         return []
 
     def abandon(self) -> None:
-        """Nothing runs."""
+        """Does nothing: no process runs."""
 
 
 LAUNCHERS[STAND_IN] = LauncherKind(

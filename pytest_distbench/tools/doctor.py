@@ -52,7 +52,7 @@ def found(level: Level, about: str, sentence: str, advice: str = "") -> Finding:
 
 
 def within(is_well: bool, about: str, sentence: str, advice: str) -> Finding:  # noqa: FBT001
-    """Make a finding, with advice if not all is well."""
+    """Make the finding of a check: *ok*, or a warning with advice if ``is_well`` is False."""
     return found("ok", about, sentence) if is_well else found("warn", about, sentence, advice)
 
 

@@ -31,9 +31,9 @@ class Term:
     Attributes:
         kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric``, ``statistic``, ``column``, ``launcher`` or
             ``failure``.
-        page: of the documentation, with its anchor, that says more.
-        pattern: finds it in a printed line, in any case.
-        also: its other names.
+        page: page of the documentation, with an anchor, that says more.
+        pattern: regular expression that finds the word in a printed line, in upper or lower case.
+        also: other names of the word.
     """
 
     kind: str
@@ -86,7 +86,7 @@ def _called(kind: str, name: str, means: str, page: str, *, also: tuple[str, ...
 
 
 def _columns(known: Iterable[Term]) -> Iterator[Term]:
-    """Explain each heading of a table that is no known word, by the tables that have it."""
+    """Yield a term for each column heading that no known term explains; it names the tables with that column."""
     names = {name for term in known for name in (term.name, *term.also)}
     shows: dict[str, list[str]] = {}
     for name, table in TABLES.items():

@@ -22,7 +22,7 @@ _CHOICES = ("cpu_capability", "threads")  # parts of ``software`` that are no ve
 
 
 def _judged(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, list[float], str]]:
-    """Every judged metric, the values of its launches, and why dashboards cannot hold it, or ""."""
+    """Yield (case, finding, values of its launches, why dashboards cannot hold it, or "") for each judged metric."""
     for result in record.results:
         samples_of = launches_by_metric(result)
         for number in result.verdicts or measured(x for x in result.launches if x.outcome == "passed"):

@@ -46,12 +46,12 @@ USUAL_LAST = 500  # so many runs are looked at where nobody says another number:
 
 
 class Point(NamedTuple):
-    """The metric in one run.
+    """The value of a metric in one run.
 
     Attributes:
-        at: the run's start, UTC, ISO 8601.
-        commit: that was measured, or "" if unknown.
-        value: the judged number of its launches, in the metric's unit.
+        at: start of the run, UTC, ISO 8601.
+        commit: the measured commit, or "" if unknown.
+        value: the judged number of the run's launches, in the metric's unit.
     """
 
     at: str
@@ -61,12 +61,13 @@ class Point(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Trend:
-    """A metric of a case on one platform.
+    """The history of a metric of a case on one platform.
 
     Attributes:
-        result: of the first run that has it, as ``sample`` of its first launch.
-        is_slow: only runs with the slow tests measured it.
-        points: oldest first.
+        result: the case in the first run that measured it.
+        sample: the metric in the first launch of that case.
+        is_slow: whether only runs with the slow tests measured it.
+        points: one per run, oldest first.
     """
 
     result: CaseResult
@@ -210,7 +211,7 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """A metric, and a change of its level; at index 0 there is none, and the levels are those of the ends."""
+    """A change of a trend's level at run ``index``. Index 0: no change, and the levels of the first and last runs."""
 
     trend: Trend
     index: int
@@ -258,7 +259,7 @@ class TrendRow:
 
 
 def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
-    """Changes of a trend; if it has none and is shown all the same, the medians of its first and last runs."""
+    """A row per change of a trend's level; without changes none, or with ``is_shown`` one of first and last levels."""
     changes = [] if why_unknown(trend) else change_points(trend.values)
     if not changes and is_shown:
         few = max(1, min(LEAST_RUNS, len(trend.points) // 2))

@@ -31,12 +31,12 @@ class Hunk:
     or gets another name or mode, without its changed lines.
 
     Attributes:
-        names: of the file, before and after.
+        names: name of the file before and after.
         sides: the same names as the diff spells them.
-        text: the lines, each with its sign; for a file as a whole all that the diff says of it.
-        start: number of the first changed line; for added lines of the one that they stand before; 0 for a file as a
+        text: the changed lines, each with its sign; for a file as a whole all that the diff says of it.
+        start: number of the first changed line; for added lines, of the line that follows them; 0 for a file as a
             whole.
-        removed, added: how many lines.
+        removed, added: numbers of lines.
     """
 
     names: tuple[str, str]

@@ -36,14 +36,14 @@ class Repository:
     """The facts about a repository, and about this machine, that templates need.
 
     Attributes:
-        branch: that pull requests go to.
-        baselines: their folder.
-        ranks: of a run.
-        on_gpus: runs have a GPU per rank.
-        is_here: this machine can run them.
-        requirement: what pip installs this package by.
-        install: further arguments of pip for the repository's own needs, as the shell reads them.
-        is_installable: others can install this package from there, too.
+        branch: name of the branch that pull requests go to.
+        baselines: path of the baseline directory.
+        ranks: number of ranks of a run.
+        on_gpus: whether runs have a GPU per rank.
+        is_here: whether this machine can run the suite.
+        requirement: pip's requirement of this package.
+        install: further arguments of pip for the repository's own dependencies, quoted for a shell.
+        is_installable: whether other machines can install this package by ``requirement``, too.
     """
 
     branch: str

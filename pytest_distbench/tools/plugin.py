@@ -143,7 +143,7 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
 
 
 def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
-    """Add our benchmarks to those of pytest-benchmark's session; if a test ran twice, the last run counts.
+    """Add a benchmark for each judged time to pytest-benchmark's session; if a test ran twice, the last run counts.
 
     Raises AttributeError, TypeError or ImportError if its interface is not that of versions 5.2 to 5.3.
     """

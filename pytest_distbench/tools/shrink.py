@@ -18,7 +18,7 @@ from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted
 
 RECORD, PATCH, TROUBLE = "run.json", "patch", "trouble"
-"""Files in which the plugin in pytest answers: the run record, the patch, and why there can be none."""
+"""Files that ``tools/shrinking.py`` writes, as a plugin of pytest: the run record, the patch, or why there is none."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

@@ -120,7 +120,7 @@ class Shrinking:
 
 
 class _RedCase:
-    """A case that was compared with the baseline commit, and its exact metrics that fail, but not there."""
+    """A case whose exact ``metrics`` fail in the working tree and not at the baseline commit."""
 
     def __init__(self, session: Session, run: Run, tree: Tree, tests: Sequence[Hunk], code: Sequence[Hunk]) -> None:
         assert run.judged is not None
@@ -166,7 +166,7 @@ class _RedCase:
         return self._tree.patch()
 
     def _failing(self, launch: LaunchRecord) -> set[str]:
-        """The exact metrics of a launch that fail. Without noisy ones, which take many pairs, if both have them."""
+        """Names of the exact metrics of a launch that fail, compared with the first launch of the baseline commit."""
         pair = launch, self._source.others[0]
         ours, theirs = ({m.key for m in record.measurements if m.is_noisy} for record in pair)
         kept = ([m for m in record.measurements if m.key not in ours & theirs] for record in pair)

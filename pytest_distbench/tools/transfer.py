@@ -302,7 +302,7 @@ NCCL_REDOPS = {"product": "prod"}  # the same of reduce operations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfRow:
-    """A row of one message size, in place or not, in the tool's names; ``busbw`` is in GB/s."""
+    """A row of the tool's table: one message size, in place or not, under the tool's names; ``busbw`` in GB/s."""
 
     size: int
     dtype: str
@@ -377,15 +377,15 @@ def _columns(line: str) -> list[str]:
 
 @dataclass(kw_only=True)
 class PerfOutput:
-    """One run, as far as its lines are read.
+    """The output of one run of nccl-tests or rccl-tests, as far as it was read.
 
     Attributes:
-        program: such as ``all_reduce_perf``, or "" if the output does not say.
-        ranks: of the group, or None if the output does not say.
-        device: of the first rank, or "" if the output does not say.
-        rows: in the order they were measured, at least one.
+        program: name of the program, such as ``all_reduce_perf``, or "" if the output does not say.
+        ranks: number of ranks, or None if the output does not say.
+        device: device of the first rank, or "" if the output does not say.
+        rows: rows in the order they were measured, at least one.
         is_whole: whether the tool came to its end.
-        groups: ranks by their group.
+        groups: name of a group -> number of its ranks.
     """
 
     program: str = ""
@@ -560,7 +560,7 @@ def choose_rows(
     """The rows of one dtype and one reduce op, in torch's or the tool's names; "" stands for the only one there is.
 
     Args:
-        least: bytes of the smallest message, as ``most`` of the largest.
+        least: bytes of the smallest message; ``most``: of the largest.
     """
     dtype, redop = NCCL_DTYPES.get(dtype, dtype), NCCL_REDOPS.get(redop, redop)
     wanted = [

@@ -192,7 +192,7 @@ def _file_of(name: str, search: Sequence[str]) -> Path | None:
 
 
 def compute(rank: RankContext) -> None:
-    """Body that runs before the first test under ``--gpu``: driver, torch and its kernels fit each other."""
+    """Body that runs before the first test under ``--gpu``, to check that the driver can run torch's kernels."""
     import torch
 
     assert torch.ones(1, device=rank.device).item() == 1

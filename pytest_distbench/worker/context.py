@@ -41,15 +41,15 @@ class RankContext(Member):
         world_size: processes in the group.
         node: index of the host.
         device: ``torch.device`` of this rank.
-        backend: of the process group.
-        params: what ``distbench.run(params=...)`` got.
-        seed: the same in every rank and launch.
+        backend: backend of the process group: ``gloo``.
+        params: parameters that the test gave: ``distbench.run(params=...)``.
+        seed: seed of the training, the same in every rank and launch.
         launch: index of this launch in its case.
         data_dir: folder shared by the launches of this run.
-        watch: takes the fingerprints.
+        watch: takes the communication fingerprints.
         delay: delays the timed code, for a positive control.
-        is_memory_its_own: this process's peak memory is the workload's, and is recorded.
-        only_structure: this process represents one rank on the backend ``fake``: timings and values mean nothing.
+        is_memory_its_own: whether this process's peak memory is the workload's, and is recorded.
+        only_structure: whether this process represents one rank on the backend ``fake``, without timings and values.
     """
 
     def timed(
@@ -79,7 +79,7 @@ class RankContext(Member):
         replayed ``iterations`` times: the loop body runs in the warm-up, and once more with index 0.
 
         Args:
-            name: of the metric, in seconds; lower is better.
+            name: name of the metric, which is in seconds; lower is better.
             warmup: untimed iterations; 1 and 2 are 3 on CUDA.
             iterations: timed iterations, at least 1.
             at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
@@ -207,7 +207,7 @@ class Goal:
         """Prepare a training.
 
         Args:
-            rank: where it runs.
+            rank: this process in its group.
             metric: name of the evaluated metric.
             target: value that ends the training.
             every: steps between two evaluations.
@@ -324,7 +324,7 @@ class Goal:
 
         Args:
             evaluate: returns the metric; rank 0's value counts, and its time is not part of the step's.
-            loss: of this rank and step: a number, or a tensor of one element.
+            loss: loss of this rank in this step: a number, or a tensor of one element.
 
         Where no value means anything, on the backend ``fake``, nothing is evaluated.
 

@@ -92,7 +92,7 @@ class Watch:
         self._mark_ns = HostClock.time_ns()
 
     def look(self) -> None:
-        """Begin to observe if everything is observed; called when there is a process group or may come one."""
+        """Begin to observe all collectives on a backend without data; called when a process group may exist soon."""
         if self.is_on and self._sees_all:
             self._observer.look()
 
@@ -179,7 +179,7 @@ class Watch:
         )
 
     def look_on(self, key: str) -> None:
-        """Observe what follows a described iteration that sends nothing, up to as many collectives as torch remembers.
+        """Observe the steps after a described iteration that sends nothing, up to the flight recorder's capacity.
 
         Called before each step. It also ends when another iteration is described.
         """
@@ -243,7 +243,7 @@ class Watch:
 
     @contextlib.contextmanager
     def apart(self, *, is_workloads: bool = False) -> Iterator[None]:
-        """What happens inside is not the workload's; or it is, and a part of its step, but not of every step."""
+        """Leave collectives issued inside out of the fingerprint; ``is_workloads``: they are not the plugin's own."""
         if not self.is_on:
             yield
             return

@@ -24,13 +24,13 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class RankLine:
-    """The part of a rank's connection that a body uses, for a process without one."""
+    """What a body uses of a rank's connection to pytest, as methods that do nothing: for a process without one."""
 
     def progress(self, text: str) -> None:
-        """Show one line of progress; here nobody looks."""
+        """Show one line of progress; does nothing here."""
 
     def take_turn(self) -> None:
-        """Wait until it is this group's turn; here it always is."""
+        """Wait until it is this group's turn to measure; returns at once here."""
 
 
 class ControlLine(RankLine):

@@ -133,7 +133,7 @@ class Member:
         """Record a number or a series under a name. Not a collective call: one rank alone may record.
 
         Args:
-            name: of the metric.
+            name: name of the metric.
             value: a finite number, a series, or None for "has no value"; numpy's and torch's count, too.
             unit: ``s`` and ``B`` are scaled where printed, any other text is shown as it is.
             better: how it is judged, one of :data:`~pytest_distbench.records.kinds.METRIC_KINDS`: ``info`` (shown
@@ -184,12 +184,12 @@ class Member:
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
 
     def record_curve(self, losses: list[float], *, steps: int, facts: Mapping[str, Scalar]) -> None:
-        """Record a training's losses: the first ``steps`` are the curve, the others count as far as they repeat."""
+        """Record a training's losses as ``loss_curve``, of which the first ``steps`` are judged as a golden curve."""
         options: dict[str, Any] = {"better": "curve", "facts": facts, "curve_steps": steps}
         self.notebook.note("loss_curve", losses, at=self._common_at, **options)
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:
-        """Open a loop at the current point; its phases are series."""
+        """Open a loop of timed iterations under the metric ``name``: phases inside become series, a value each."""
         return self.phases.loop(name, self._common_at)
 
     def point_key(self, name: str) -> str:
@@ -217,7 +217,7 @@ class Member:
         synchronize with the device.
 
         Args:
-            name: of the part.
+            name: name of the part.
             better: ``info`` explains other metrics; ``lower`` is judged itself.
 
         Raises:
@@ -228,7 +228,7 @@ class Member:
     def phase_at(
         self, name: str, better: Literal["info", "lower"], at: Mapping[str, Scalar] | None
     ) -> AbstractContextManager[None]:
-        """:meth:`phase` with a point of its own outside of loops."""
+        """:meth:`phase` at the measured point ``at``, which distinguishes phases of one name; outside of loops only."""
         name = notebook.check_phase(name, better)
         phase = Phase(self.phases, name, better, {**self._common_at, **notebook.check_point(f"phase({name!r})", at)})
         return phase if self.profiler is None else self.profiler.phase(name, phase)
@@ -256,7 +256,7 @@ class Member:
         self._side_group.barrier()
 
     def note_refusal(self) -> None:
-        """Note that the backend refused a call in all ranks, which continue."""
+        """Note that the backend refused a collective in all ranks: a later barrier may raise that error once more."""
         self._side_group.was_refused = True
 
     def agree(self, value: float) -> float:
@@ -286,7 +286,7 @@ class Member:
             self._waited_s += HostClock.perf_counter() - start
 
     def own_clock(self) -> float:
-        """Current time in seconds, without the other group's turns."""
+        """Current time in seconds, minus the time that this rank has waited for the other group's turns."""
         return HostClock.perf_counter() - self._waited_s
 
     def align_devices(self) -> None:
@@ -309,7 +309,7 @@ class Member:
             torch.cuda.synchronize(self.device)
 
     def finish(self) -> None:
-        """End a script: note its repeated numbers as series."""
+        """Called at the end of a script: note numbers that were recorded repeatedly as series."""
         self.notebook.finish()
         self.check_complete()
 

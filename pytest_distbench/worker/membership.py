@@ -131,7 +131,7 @@ _LOOPBACK = "127.0.0.1"
 _LISTENS_S = 5.0
 _LOOK_S = 0.002
 _MOST_KEPT = 16
-"""Number of destroyed groups that are kept, the newest: each has threads and sockets, and a body may make hundreds."""
+"""Most destroyed groups that are kept in memory, the newest: each has threads, and a body may make hundreds."""
 
 
 @contextlib.contextmanager

@@ -279,7 +279,7 @@ def check_several(call: str, value: object) -> list[float]:
 
 
 def check_unread(call: str, argument: str, value: object) -> torch.Tensor | float:
-    """A number, or a tensor of one element, which is not read: its device may still compute it."""
+    """Check that a value is a number or a tensor of one element, without reading it: a device may still compute it."""
     if not isinstance(value, torch.Tensor):
         number = real(value)
         if number is None:

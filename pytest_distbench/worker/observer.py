@@ -158,12 +158,12 @@ def _bare(rows: Sequence[Collective]) -> list[Collective]:
 
 
 _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "tensors")
-"""Operators' names of the sent tensors; a barrier has none."""
+"""Names that torch's operators give to the argument with the sent tensors; a barrier has none."""
 
 
 @dataclass(slots=True)
 class Note:
-    """One collective, and when it was entered (CLOCK_REALTIME). ``is_counted``: groups count all but send and recv."""
+    """One collective, and when it was entered (``at_ns``, CLOCK_REALTIME). ``is_counted``: no send or recv."""
 
     at_ns: int
     collective: Collective
@@ -174,7 +174,7 @@ class Note:
 
     @property
     def with_wait(self) -> Collective:
-        """The collective, marked if nobody has waited for it so far."""
+        """The collective; ``how`` ends in :data:`NOT_WAITED` if nobody has waited for it so far."""
         if self.is_waited_for:
             return self.collective
         return replace(self.collective, how=", ".join(filter(None, (self.collective.how, NOT_WAITED))))

@@ -171,7 +171,7 @@ class Loop:
 
 
 class Phase:
-    """A part of the body, for ``with``. No generator, as a short step has many phases, and each costs it some time."""
+    """Context manager of a named part of the body. It is no generator, as a short step may have many phases."""
 
     __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
     part: Part
@@ -254,7 +254,7 @@ class Phases:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Exclude what happens inside from its step; the phases around it are marked as apart."""
+        """Exclude the time of the code inside from that of its step; the phases around it are marked ``is_apart``."""
         for phase in (phase for o in self._open if isinstance(o, Loop) for phase in o.entered):
             phase.is_apart = True
         self._is_apart = True

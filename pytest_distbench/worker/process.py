@@ -123,7 +123,7 @@ def take_path(plan: LaunchPlan) -> None:
 
 
 def take_program(file: str) -> None:
-    """Look like a program of a file without arguments: a function does not see what started this process."""
+    """Set ``sys.argv`` to this file alone and make an empty ``__main__``, as if the file was the program."""
     sys.argv = [file]
     sys.modules["__main__"] = main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins

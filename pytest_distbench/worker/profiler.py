@@ -33,7 +33,7 @@ _STEADY_STEP = 3  # the first steps also build
 
 
 class _Instrument(Protocol):
-    """Records the iterations of one loop."""
+    """torch's profiler or a recorder of places, for the iterations of one loop: start, iterations, stop."""
 
     def start(self) -> None: ...
 
@@ -147,7 +147,7 @@ class Profiler:
             self._iteration.__enter__()
 
     def _step(self) -> None:
-        """Begin a training step, which is an iteration if there is no loop."""
+        """Note that a training step begins; without a timed loop, steps are profiled as iterations."""
         if self.is_whole or self.in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
         self._training_steps += 1

@@ -42,7 +42,7 @@ _WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filena
 
 
 class SaveWatch:
-    """``saved``: what this rank saved last, by ``model.pt: layer1.weight``; ``remarks``: what was not read, and why."""
+    """Reads what this rank saves. ``saved``: ``model.pt: layer1.weight`` -> state; ``remarks``: what was skipped."""
 
     def __init__(
         self, *, world_size: int, folder: Path, updates: Callable[[], int], is_clocked: Callable[[], bool]
@@ -153,7 +153,7 @@ class SaveWatch:
 
 
 class _Finder:
-    """Calls a function with each of some modules when it is imported; finds no modules itself."""
+    """An import hook that calls a function with each of some modules right after its import; it finds no modules."""
 
     def __init__(self, wanted: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self.wanted = wanted

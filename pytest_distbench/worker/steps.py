@@ -40,7 +40,7 @@ def training_steps(begin: Callable[[], None]) -> Iterator[None]:
 
 
 class _Steps:
-    """Follows the steps of the optimizer that steps first, without keeping it or its parameters alive."""
+    """Calls ``begin`` before each training step, by hooks of the optimizer that stepped first; holds no tensor."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
@@ -69,11 +69,11 @@ class _Steps:
 
 
 _HOOKED = 2
-"""Frames between a hook and torch's call of the optimizer's step; the one between keeps the compiler out."""
+"""Number of frames from a step hook up to the call of the optimizer's step: one between them disables the compiler."""
 
 
 def _is_running(frame: FrameType | None) -> bool:
-    """Whether that call has not ended; no hook is called for a step that raises."""
+    """Whether a frame is still on this thread's stack; no hook is called at the end of a step that raised."""
     above = sys._getframe() if frame is not None else None
     while above is not None and above is not frame:
         above = above.f_back
@@ -81,7 +81,7 @@ def _is_running(frame: FrameType | None) -> bool:
 
 
 class _Leading:
-    """The first parameter with a gradient of those that a training step began with, and that gradient."""
+    """The optimizer's first parameter that had a gradient when a training step began, and that gradient."""
 
     def __init__(self, parameter: torch.Tensor | None) -> None:
         gradient = parameter.grad if parameter is not None else None
@@ -90,7 +90,7 @@ class _Leading:
         self._version = _version(gradient)
 
     def begins_step(self, parameter: torch.Tensor | None) -> bool:
-        """Whether a training step begins with this parameter: it leads again, and its gradient changed or is new."""
+        """Whether the optimizer's first parameter with a gradient, now, is the same with a new gradient: a new step."""
         if parameter is None or self._parameter is None or self._gradient is None:
             return True
         if parameter is not self._parameter():

@@ -100,13 +100,13 @@ Reporter = Callable[[str, dict[str, Any], str], Issued | None]
 """Called with the operator's name, its arguments by name, and the reduction if Python has named one."""
 
 _ASKING = ("wait", "synchronize", "is_completed", "result", "get_future", "get_future_result", "block_current_stream")
-"""Methods of a work that wait for it, see that it is over, or pass that on: a future to a hook."""
+"""Methods of a work object after whose call the work counts as waited for: they wait, test, or return a future."""
 
 
 class _Asked(threading.local):
-    """What Python asks for in this thread: the named reduction, and what was issued for it.
+    """The call of a process group's method in this thread: its reduction, and the operations it issued so far.
 
-    ``together``: what was issued inside a coalescing, whose one work comes at its end, or None outside.
+    ``together``: operations issued inside a coalescing, which returns one work at its end; None outside of one.
     """
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ def _standing_before(operator: Any, name: str, report: Reporter, asked: _Asked, 
 
 
 def finished_work(results: Any = None, *_: object) -> Any:
-    """A completed work, as C++ takes it, with these tensors, or lists of tensors, as result."""
+    """Make a work object, as C++ takes it, that is complete and whose result is these tensors, or lists of tensors."""
     flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
     done: torch.futures.Future[Any] = torch.futures.Future()
     done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
@@ -281,7 +281,7 @@ _BEGINS_TOGETHER, _ENDS_TOGETHER = "_start_coalescing", "_end_coalescing"
 
 
 def _issuing_method(method: Callable[..., Any], asked: _Asked, waits: _Waits) -> Callable[..., Any]:
-    """Wrap a method that issues work for Python: C++ reports neither the reduction nor who waits."""
+    """Wrap a process group's method to note its reduction, and who waits for the work that it returns."""
     name = method.__name__
 
     @functools.wraps(method)

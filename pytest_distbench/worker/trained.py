@@ -185,7 +185,7 @@ class TrainingWatch:
         return self._roots[root]
 
     def _follow(self, owner: object, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:
-        """Read what an object holds when it is deleted; tensors are kept alive no longer than it keeps them itself."""
+        """Sketch the tensors of an object now, and read them when it is deleted; does not keep it or them alive."""
         if isinstance(owner, torch.nn.Module):
             self._followed.add(owner)
         first = {name: sketch(part) for name, tensor in tensors() if (part := own_part(tensor)) is not None}
@@ -207,7 +207,7 @@ class TrainingWatch:
 
 
 class _Around:
-    """The objects that existed when an optimizer first stepped, and their names of its parameters.
+    """The modules, optimizers and schedulers that existed when an optimizer first stepped, and names of parameters.
 
     A look takes 60 ms, and there may be an optimizer per parameter. No object is kept alive. ``roots``: modules that
     are part of no other; ``averages``: torch's averaged models.
@@ -230,7 +230,7 @@ class _Around:
         }
 
     def named(self, parameter: torch.Tensor) -> tuple[torch.nn.Module | None, str]:
-        """The outermost module of a parameter, or None, and its name there."""
+        """The outermost module that has a parameter, or None, and the parameter's name in it."""
         of, name = self._names.get(id(parameter), (lambda: None, ""))
         return of(), name
 
@@ -246,7 +246,7 @@ def _alive(refs: Iterable[weakref.ref[_T]]) -> list[_T]:
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of an optimizer, which a framework may step once per parameter group, with that one alone."""
+    """Parameters and groups that an optimizer had in steps so far: a framework may give it one group at a time."""
 
     number: int
     groups: dict[int, tuple[dict[str, Any], Iterator[int]]] = field(default_factory=dict)  # with numbers of parameters
@@ -254,7 +254,7 @@ class _Known:
     extents: set[tuple[int, int]] = field(default_factory=set)
 
     def take(self, optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
-        """The parameters that it has now and had not before, by their places in its groups."""
+        """Parameters that the optimizer did not have before, as (name, tensor): ``group 0, parameter 3``."""
         self.extents.add(_extent(optimizer))
         of, found = f"optimizer {self.number}, " if self.number else "", []
         for group in optimizer.param_groups:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call of one iteration; an idle rank has no buffers and no form."""
+    """A collective call that is ready to :attr:`run` on its buffers; an idle rank's call has no buffers and no form."""
 
     buffers: Sequence[Buffers]
     form: Form | None
     run: Callable[[], object]
 
     def copy(self) -> None:
-        """Copy the input to where it is reduced, untimed: torch has some operations in place only."""
+        """Copy each sent buffer to the received one, untimed, for operations that torch has in place only."""
         for sent, received, _ in self.buffers:
             received.copy_(sent)
 
@@ -56,12 +56,12 @@ def join(rank: RankContext, name: str | int) -> Form | None:
 
 
 class Calls:
-    """The calls of one operation, on zeroed memory. Zeros stay zeros under a sum, however often it is repeated.
+    """Makes the calls of one operation, on zeroed memory: zeros stay zeros under a sum, however often it is repeated.
 
-    Without a form this rank is idle, next to a group of ``size`` ranks. A message has several ``parts``, which are sent
-    ``together``. In place the smaller buffer is this rank's part of the larger one, or both are the same. The largest
-    message has ``largest`` elements, and the memory behind each buffer at least ``least_bytes``. With ``shifts_root``
-    each call has the next rank as its root.
+    Without ``form`` this rank is idle, next to a group of ``size`` ranks. A message is cut into ``parts`` tensors, sent
+    as ``together`` says. In place the smaller buffer is this rank's part of the larger one, or both are the
+    same. The largest message has ``largest`` elements; buffers rotate through at least ``least_bytes`` of memory. With
+    ``shifts_root`` each call has the next rank as its root.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Calls:
 
     @property
     def period(self) -> int:
-        """Number of calls until one is like the first again."""
+        """Number of consecutive calls that differ, by their root: 1 unless ``shifts_root``."""
         return len(self._forms)
 
     def make(self, elements: int, k: int, *, at: int | None = None) -> Call:

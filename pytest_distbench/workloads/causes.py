@@ -45,7 +45,7 @@ def by_link(verdicts: Iterable[Finding]) -> dict[str, dict[Link, Finding]]:
 
 
 def times_of(verdicts: Mapping[Link, Finding]) -> dict[Link, float]:
-    """Time of each link, in a unit of its metric; for a rate its inverse."""
+    """Link -> a number proportional to its time: the verdict's value, or for a rate its inverse."""
     known = {link: (v.current, METRIC_KINDS[v.better].sign) for link, v in verdicts.items() if v.current}
     return {link: 1 / value if sign < 0 else value for link, (value, sign) in known.items()}
 
@@ -207,7 +207,7 @@ def slow_links(result: CaseResult) -> Iterator[Finding]:
 
 
 def which(hit: Sequence[int], sizes: Sequence[int]) -> str:
-    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``."""
+    """The sizes ``hit``, of all message sizes, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``."""
     inside = sorted(sizes)
     first, last = inside.index(min(hit)), inside.index(max(hit))
     if len(hit) == len(inside):

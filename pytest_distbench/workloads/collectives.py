@@ -27,16 +27,16 @@ _OLDER = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How a rank makes a call.
+    """How a rank calls a collective: its group, root and reduce operation.
 
     Attributes:
-        ranks: of the group, as the default group counts them.
-        rank: this rank's place in the group.
-        group: None stands for the default group.
-        redop: name of the reduce operation.
-        root: in the group.
-        is_async: the call returns a work to wait for.
-        op: the reduce operation as torch has it.
+        ranks: ranks of the group, by their numbers in the default group.
+        rank: number of this rank in the group.
+        group: process group, or None for the default group.
+        redop: name of the reduce operation: ``sum``.
+        root: number of the root in the group.
+        is_async: whether the call returns a work to wait for.
+        op: the reduce operation as torch's ``ReduceOp``.
     """
 
     ranks: tuple[int, ...]
@@ -53,7 +53,7 @@ class Form:
         object.__setattr__(self, "op", getattr(dist.ReduceOp, self.redop.upper()))
 
     def call(self, name: str, *buffers: object, **how: object) -> Any:
-        """Call torch's function of this name."""
+        """Call the function of torch.distributed with this name, or its older one, with group and ``async_op``."""
         import torch.distributed as dist
 
         function = getattr(dist, name, None) or getattr(dist, _OLDER[name])
@@ -73,9 +73,9 @@ class Buffers(NamedTuple):
     """The buffers of one call. In place they share memory: one tensor twice, or one is a part of the other.
 
     Attributes:
-        sent: by this rank.
-        received: by this rank.
-        parts: of the buffer that has a part for each rank, if any, for calls that take a list.
+        sent: tensor that this rank sends.
+        received: tensor that this rank receives into.
+        parts: views of the buffer that has a part for each rank, one per rank, for calls that take a list.
     """
 
     sent: torch.Tensor
@@ -88,7 +88,7 @@ class Operation:
     """One collective operation.
 
     Attributes:
-        name: its torch name.
+        name: torch's name of the operation: ``all_reduce``.
         busbw_factor: ranks of the group -> busbw / algbw. 0 at one rank, where nothing travels.
         source: where the factor comes from.
         call: makes one call as the form says. With ``form.is_async`` it returns the work.
@@ -100,8 +100,8 @@ class Operation:
         alignment: bytes to which each of these parts is rounded, at least an element.
         in_place: the ways it can work, the usual one first: True if the buffers share memory.
         copies: out of place it works on a copy, which is made untimed: torch has it in place only.
-        reduces: it takes a reduce operation.
-        is_rooted: it has a root.
+        reduces: whether it takes a reduce operation.
+        is_rooted: whether it has a root.
         coalesces: torch can make several calls of it one.
         min_ranks: fewest ranks of a group that can do it.
         options: further parts of the timing's identity.
@@ -153,7 +153,7 @@ def _of_root(buffers: Buffers, form: Form) -> list[torch.Tensor] | None:
 
 
 def _splits(count: int, rank: int, size: int) -> list[int]:
-    """Elements to, and from, each other rank.
+    """Number of elements that a rank sends to, and receives from, each rank in an unequal all-to-all.
 
     Rank r sends (r + d) mod n + 1 shares to rank d: every rank sends and receives the same sum, in unequal parts.
     """
@@ -197,7 +197,7 @@ def _send_recv(buffers: Buffers, form: Form) -> object:
 
 
 _in_parts = partial(Operation, busbw_factor=lambda n: (n - 1) / n, granularity=lambda n: n, alignment=16)
-"""Makes operations whose messages have a part for each rank."""
+"""Constructor of an :class:`Operation` whose messages have a part for each rank, with its factor and alignment."""
 
 _ROWS = [
     Operation(

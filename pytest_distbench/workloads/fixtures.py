@@ -90,7 +90,7 @@ class CollectiveSweep:
                 GPUs.
             over_ranks: ``max`` of the ranks' times, or their ``mean``, as nccl-tests reports.
             in_place: whether send and receive buffer share memory, by default torch's form.
-            root: of a rooted operation; ``"shift"``: the next rank in each iteration.
+            root: root of a rooted operation; ``"shift"``: the next rank in each iteration.
             group: ``all``, ``half`` of the ranks, ``halves`` (two groups), or the number of the first ranks.
             parts: tensors that the message is cut into.
             together: how they are sent: in ``turns``, ``coalesced`` into one call, or ``async``, all at once.
@@ -306,7 +306,7 @@ class Communication:
         """The same bytes, all_reduced in few tensors and in many: ``latency`` at ``tensors`` and ``calls``.
 
         Args:
-            message_bytes: of all tensors together.
+            message_bytes: bytes of all tensors together.
             tensors: numbers of tensors, one after another.
             calls: ``each`` (one all_reduce per tensor), ``coalesced`` (one for all), ``flattened`` (copied into one
                 bucket and back).
@@ -340,9 +340,9 @@ class Communication:
         """An all_reduce that overlaps with matrix multiplications: each alone, both together, and the exposed part.
 
         Args:
-            message_bytes: of the all_reduce.
+            message_bytes: bytes of the all_reduce.
             matrix: rows and columns of the square matrices.
-            multiplications: their number; together they should take as long as the all_reduce.
+            multiplications: number of multiplications; together they should take as long as the all_reduce.
             dtype: element type.
             iterations: timed iterations.
             warmup: untimed iterations.
@@ -380,10 +380,10 @@ class Communication:
 
         Args:
             hook: ``none``, ``fp16``, ``bf16`` or ``powersgd``.
-            width: of the linear layers, which are square.
-            layers: their number.
+            width: width of the linear layers, which are square.
+            layers: number of linear layers.
             batch: samples of each rank.
-            approximation_rank: of PowerSGD's approximation.
+            approximation_rank: rank of PowerSGD's approximation.
             iterations: timed iterations.
             warmup: untimed iterations.
         """
@@ -413,8 +413,8 @@ class Communication:
         """Every pair of ranks, one at a time: ``latency`` and ``bandwidth`` at ``from`` and ``to``.
 
         Args:
-            latency_bytes: of the small messages.
-            bandwidth_bytes: of the large ones.
+            latency_bytes: bytes of the small messages.
+            bandwidth_bytes: bytes of the large messages.
             pattern: ``ping-pong`` (each pair once) or ``one-way`` (bursts, both directions).
             max_imbalance: the test fails if a link takes so many times as long as a typical one. Needs three ranks.
             iterations: timed iterations.

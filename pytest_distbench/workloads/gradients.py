@@ -326,8 +326,8 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
     :data:`HOOKS` that sends gradients as ``fp16`` or ``bf16`` (default ``none``).
 
     Args:
-        rank: gives parameters and device.
-        model: on the rank's device.
+        rank: this process in its group, with the parameters.
+        model: a model on the rank's device.
 
     Raises:
         RecordingError: a parameter is none of its values.

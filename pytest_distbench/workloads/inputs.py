@@ -42,9 +42,9 @@ class Folder:
     """A folder of files that this host has mounted, the same for all processes that read it.
 
     Attributes:
-        where: as it was given.
-        kind: a disk of this host (memory counts as one), a mount, or an object store.
-        file_system: its name in the system or the URL: ``ext4``, ``nfs4``, ``s3``.
+        where: path or URL as the user gave it.
+        kind: a disk of this host (memory counts as one), a network mount, or an object store.
+        file_system: name of the file system, or scheme of the URL: ``ext4``, ``nfs4``, ``s3``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -186,10 +186,10 @@ class Batches(Iterator[tuple[torch.Tensor, torch.Tensor]]):
     Synthetic ones are on the rank's device, others on the host.
 
     Attributes:
-        batch: samples of one, per rank.
+        batch: samples of a batch, per rank.
         identity: what defines the input, for ``identity=`` of every number that depends on it.
-        facts: what describes it.
-        ahead: most batches that may be ready before anybody waits.
+        facts: what else describes the input, for ``facts=``.
+        ahead: most batches that a loader may have ready in advance.
         waited_s: seconds that callers have waited for batches so far.
     """
 
@@ -236,16 +236,16 @@ def batches(
     the user. Numbers of two kinds, or of two kinds of storage, are not compared: pass :attr:`Batches.identity`.
 
     Args:
-        rank: gives seed, rank, world size, device and the folder for generated data.
+        rank: this process in its group; generated data is made in its ``data_dir``.
         kind: ``real``, ``generated`` or ``synthetic``, which takes nothing of what follows but batch and shape.
         batch: samples per rank.
-        shape: of an image, (channels, height, width). Those of files have 3 channels, and are resized to it.
+        shape: shape of an image, (channels, height, width). Those of files have 3 channels, and are resized to it.
         workers: processes of the loader; 0: the rank itself reads.
         prefetch: batches that each of them makes ahead.
         pin: lock the pages of batches, where the device is CUDA, so that they can be copied while it computes.
         storage: a folder on a disk or a mount, or the URL of an object store, ``s3://bucket/prefix``: where real data
             lies, as ``--distbench-data`` says it, or where generated data is written, by default the run's own folder.
-        samples: that are generated, 1 to 50 000.
+        samples: number of samples to generate, 1 to 50 000.
 
     Raises:
         RecordingError: an argument is not what is wanted.

@@ -26,13 +26,13 @@ BURST = 16  # messages in one direction before the other side answers, as OSU's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """The messages of a pair of ranks in an exchange, and the pairs.
+    """How two ranks exchange messages to measure the link between them, and which pairs of ranks do.
 
     Attributes:
-        burst: messages before the other side answers: a single one with one as long, several with a byte.
-        timed: messages that the time of an exchange is divided by.
-        metrics: that are measured so.
-        choose: makes the pairs of some ranks.
+        burst: messages before the other rank answers: one message by one as long, several by one element.
+        timed: number by which the time of an exchange is divided to give the time of a message.
+        metrics: names of the metrics measured so.
+        choose: ``itertools`` function that makes the pairs: combinations, or permutations for both directions.
     """
 
     burst: int
@@ -41,7 +41,7 @@ class Pattern:
     choose: Callable[[Iterable[int], int], Iterable[tuple[int, ...]]]
 
     def exchange(self, rank: int, link: Link, message: torch.Tensor) -> None:
-        """Do the part of one of the two ranks in an exchange."""
+        """Send and receive the messages of one exchange, as rank ``rank``, which is one of the two of the link."""
         import torch.distributed as dist
 
         answer = message if self.burst == 1 else message[:1]

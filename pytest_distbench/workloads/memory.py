@@ -91,7 +91,7 @@ def record_peak_memory(rank: RankContext, *, at: Mapping[str, Scalar] | None = N
     ``resident``: the largest resident size of the process so far.
 
     Args:
-        rank: whose memory it is.
+        rank: this process, whose memory is recorded.
         at: distinguishes several in one body, for example ``{"during": "evaluation"}``; call :func:`reset_peak_memory`
             before each of them.
 

@@ -96,7 +96,7 @@ class ResNet50(nn.Module):
     """Maps images to scores of classes; five halvings of the image, then its mean.
 
     Args:
-        classes: to tell apart.
+        classes: number of classes.
         bias: whether convolutions have biases, as Keras' do.
     """
 
@@ -189,8 +189,8 @@ class VGG16(nn.Module):
     """Maps images of at least 32 x 32 to scores of classes.
 
     Args:
-        classes: to tell apart.
-        width: of the two hidden linear layers; the paper's 4096 is most of the network.
+        classes: number of classes.
+        width: width of the two hidden linear layers; the paper's 4096 is most of the network.
     """
 
     def __init__(self, classes: int, *, width: int = 4096) -> None:
@@ -325,14 +325,14 @@ class Model:
     """A model of the table.
 
     Attributes:
-        source: paper, and report that measured it.
-        make: makes it for a number of classes, and takes its own options by name; one without classes ignores them.
-        batch: makes random inputs and targets from a number of samples, the edge of an image in pixels, and classes.
-        loss: of the model's outputs and the targets.
-        samples: of a rank in a step, as the report measured it.
-        edge: of the report's images, in pixels, or 0 without images.
-        classes: of the report's labels, or 0 without labels.
-        dtype: of the arithmetic of a forward pass under autocast; parameters are float32.
+        source: paper of the model, and report that measured it.
+        make: takes a number of classes, and the model's own options by name; returns the model.
+        batch: takes numbers of samples, of pixels of an image's edge, and of classes; makes random inputs and targets.
+        loss: takes the model's outputs and the targets; returns a scalar.
+        samples: samples per rank and step in that report.
+        edge: width and height of that report's images, in pixels, or 0 without images.
+        classes: number of classes in that report, or 0 without labels.
+        dtype: dtype of a forward pass under autocast; parameters are float32.
     """
 
     source: str
@@ -428,9 +428,9 @@ def build(name: object, *, classes: int | None = None, **options: object) -> nn.
     """Make a model.
 
     Args:
-        name: of a row.
-        classes: to tell apart, by default as many as its report had. A model without classes ignores them.
-        options: of that model alone, such as ``bias=False`` of ``resnet50``.
+        name: name in the table.
+        classes: number of classes, by default as many as the model's report had. A model without classes ignores it.
+        options: options that this model alone has, such as ``bias=False`` of ``resnet50``.
 
     Raises:
         ConfigurationError: there is no such model.

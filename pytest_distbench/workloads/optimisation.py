@@ -46,10 +46,10 @@ def linear_scaling(optimizer: Optimizer, *, world_size: int, epoch_steps: int, p
     Source: Goyal et al., arXiv 1706.02677, section 2.2, with the length that MLBench gives it for k workers.
 
     Args:
-        optimizer: whose rate is that of one worker.
-        world_size: k.
-        epoch_steps: in an epoch.
-        power: of k; 0.5: the square root rule, 0: a fixed batch that workers share keeps its rate.
+        optimizer: optimizer with the learning rate of one worker.
+        world_size: number of workers k.
+        epoch_steps: number of steps in an epoch.
+        power: exponent of k; 0.5: the square root rule; 0: the rate stays, as for a fixed batch shared by workers.
 
     Raises:
         RecordingError: no whole numbers of at least 1, or a power that is none.
@@ -69,10 +69,10 @@ def plateau(
     It may fall to any rate; MLBench's code stops at that of one worker.
 
     Args:
-        optimizer: whose rate it is; a warm-up of it may run at the same time.
-        factor: of the rate.
-        epochs: in a row whose loss is not below the lowest one before by the threshold.
-        threshold: absolute.
+        optimizer: optimizer whose rate changes; a warm-up of it may run at the same time.
+        factor: factor by which the rate is multiplied.
+        epochs: number of epochs in a row whose loss is not below the lowest one before by the threshold.
+        threshold: absolute difference of losses.
 
     Raises:
         RecordingError: no whole number of epochs of at least 1.
@@ -97,13 +97,13 @@ def exponential_warmup(
     Update n of W has ``0.01 ** (1 - n / W)`` of the rate. MLBench's code counts from 0, and is one update behind.
 
     Args:
-        optimizer: whose rate is that after the warm-up.
-        warmup_steps: the last of which has the whole rate.
-        total_steps: of the training.
-        remain: share of the training after which the rate is multiplied for the first time.
-        interval: share of the training between two times.
-        decays: how often at most.
-        factor: by which.
+        optimizer: optimizer with the learning rate after the warm-up.
+        warmup_steps: number of steps of the warm-up; the last one has the whole rate.
+        total_steps: number of steps of the training.
+        remain: share of the training after which the rate decays for the first time.
+        interval: share of the training between two decays.
+        decays: largest number of decays.
+        factor: factor by which a decay multiplies the rate.
 
     Raises:
         RecordingError: no whole numbers, or shares of a training that are none.
@@ -152,10 +152,10 @@ class LossScale:
     It is divided by ``factor`` at an overflow, and multiplied by it after ``window`` updates in a row without one.
 
     Args:
-        initial: of the first step.
-        window: updates without an overflow before it grows.
-        most: the scale never grows beyond it.
-        factor: by which it grows and shrinks.
+        initial: scale of the first step.
+        window: number of updates without an overflow before the scale grows.
+        most: largest scale.
+        factor: factor by which the scale grows and shrinks.
     """
 
     def __init__(self, initial: float, *, window: int, most: float = math.inf, factor: float = 2.0) -> None:
@@ -206,14 +206,14 @@ class MixedPrecision:
             schedule.step()
 
     Args:
-        model: its weights become float16.
-        make_optimizer: is given the master's parameters, float32.
-        scale: of the loss.
-        world_size: ranks that train together.
-        max_norm: to which the averaged and unscaled gradient is clipped, or None.
+        model: model whose weights become float16.
+        make_optimizer: makes the optimizer of the master's parameters, float32.
+        scale: scale of the loss.
+        world_size: number of ranks that train together.
+        max_norm: norm to which the averaged and unscaled gradient is clipped, or None.
 
     Attributes:
-        norm: of the last step's gradient, averaged and unscaled, before it was clipped.
+        norm: norm of the last step's gradient, averaged and unscaled, before it was clipped.
     """
 
     def __init__(

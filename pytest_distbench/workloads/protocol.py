@@ -56,9 +56,9 @@ BETWEEN_RANKS = 7  # ranks send the same numbers, each from one on that lies so 
 
 
 def _period(most: int) -> int:
-    """Length after which numbers repeat: odd, as the pieces that messages are cut into are even.
+    """Largest length up to ``most`` after which an input's numbers may repeat, or 2 if none is suitable.
 
-    It is no multiple of the distance between ranks. It is 2 if there is no such length.
+    Suitable is an odd one, as messages are cut into even pieces, that is no multiple of :data:`BETWEEN_RANKS`.
     """
     return next((n for n in range(most, 2, -1) if n % 2 and n % BETWEEN_RANKS), 2)
 
@@ -114,7 +114,7 @@ class RepeatedNumbers:
 
     @classmethod
     def repeat(cls, tile: torch.Tensor, count: int) -> RepeatedNumbers:
-        """Repeat the numbers of ``tile``, ``count`` in all."""
+        """A row of ``count`` numbers that repeats those of ``tile``."""
         return cls([(tile, 0, count)])
 
     @classmethod
@@ -126,12 +126,12 @@ class RepeatedNumbers:
         return sum(count for _, _, count in self._pieces)
 
     def __getitem__(self, part: slice) -> RepeatedNumbers:
-        """Return a part, as of a tensor; without a step."""
+        """Return the numbers of a slice without a step, as of a tensor."""
         begin, end, _ = part.indices(len(self))
         return RepeatedNumbers(self._cut(begin, end))
 
     def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> RepeatedNumbers:
-        """Apply an element-wise rule."""
+        """Return the row after an element-wise function was applied to its numbers."""
         return RepeatedNumbers((rule(tile), start, count) for tile, start, count in self._pieces)
 
     def make(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
@@ -215,7 +215,7 @@ class Inputs:
 
 
 Transport = tuple[Mapping[str, Mapping[str, str]], tuple[str, ...]]
-"""Variables of the ranks by backend, and the collectives that can be sent so, or () for all.
+"""Backend -> environment variables of the ranks that choose the transport; and its collectives, or () for all.
 
 A backend that is missing does not have the transport."""
 
@@ -289,7 +289,7 @@ class Preset:
         sizes: message sizes in bytes, from the bytes of an element.
         iterations: timed per size, or None for as many as fit a time budget.
         warmup: untimed iterations per size.
-        mode: of timing.
+        mode: mode of timing, as for ``rank.timed``.
         over_ranks: how an iteration's time is made from the ranks' times.
         as_memory_allows: the largest sizes are left out if a rank has no memory for them.
     """

@@ -58,9 +58,9 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
     ranks too, has to stay what it is.
 
     Args:
-        rank: that timed the loop.
-        samples: that this rank trains on in an iteration; other ranks may have more or fewer.
-        of: the loop.
+        rank: this process, which timed the loop.
+        samples: samples that this rank trains on in an iteration; other ranks may have more or fewer.
+        of: name of the loop's metric.
 
     Raises:
         RecordingError: no loop of that name was timed here, or samples is no whole number of at least 1.
@@ -108,10 +108,10 @@ def record_input_rate(
       ``nvidia-smi`` shows it, of the least busy GPU; if there is one, and NVML reports it.
 
     Args:
-        rank: gives world size, device and time.
-        inputs: that the step takes its batches from.
-        step: takes one step.
-        steps: at least 1.
+        rank: this process in its group.
+        inputs: batches, from which ``step`` takes one.
+        step: takes one training step.
+        steps: number of steps, at least 1.
         expected: the rate that the training should have at least: a bound, which needs no baseline. A rate beyond it is
             reported with the wait for the input, and how busy rank 0's CPUs and GPU were.
         of: the loop of these steps that was timed before, which the fixture ``scaling`` compares.
@@ -199,7 +199,7 @@ def peak_flops(device_name: str) -> float:
     """Peak of one device in FLOP/s, see :data:`PEAKS`.
 
     Args:
-        device_name: as ``torch.cuda.get_device_name`` gives it.
+        device_name: name of the GPU, as ``torch.cuda.get_device_name`` gives it.
 
     Raises:
         RecordingError: it is in no row of the table.
@@ -216,10 +216,10 @@ def transformer_flops_per_token(parameters: int, *, layers: int, width: int, seq
     Source: PaLM, arXiv 2204.02311, appendix B. Recomputed activations do not count.
 
     Args:
-        parameters: N, of the model, embeddings left out.
-        layers: L.
-        width: d, heads times their size.
-        sequence: T, tokens of one sequence.
+        parameters: number N of the model's parameters without embeddings.
+        layers: number of layers L.
+        width: width d, heads times their size.
+        sequence: tokens T of one sequence.
 
     Raises:
         RecordingError: no whole numbers of at least 1.
@@ -240,11 +240,11 @@ def record_throughput(
     Both are judged: they may not fall. Of the ranks' numbers the smallest counts.
 
     Args:
-        rank: gives world size and device.
-        tokens: that all ranks together have trained on.
-        seconds: that this rank needed for them, with the device waited for.
-        flops_per_token: such as :func:`transformer_flops_per_token` gives.
-        peak: of one device, FLOP/s, by default :func:`peak_flops`. On a CPU there is no ``mfu`` without it.
+        rank: this process in its group.
+        tokens: number of tokens that all ranks together have trained on.
+        seconds: seconds that this rank needed for them, until its device was done.
+        flops_per_token: FLOPs of a training per token, as :func:`transformer_flops_per_token` gives them, or None.
+        peak: peak of one device in FLOP/s, by default :func:`peak_flops`. On a CPU there is no ``mfu`` without it.
 
     Raises:
         RecordingError: no numbers above 0, a GPU whose peak is not known, or more than the peak.

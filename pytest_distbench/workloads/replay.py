@@ -183,7 +183,7 @@ def replay(rank: RankContext) -> None:
 
 
 def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.Tensor:
-    """Make a buffer of a row's bytes, rounded up to equal shares of ``share`` ranks; of one byte for a pickle."""
+    """A zeroed buffer for a collective of a fingerprint, rounded up to ``share`` equal parts; one byte for a pickle."""
     import torch
 
     is_pickle = row.dtype == PICKLE

@@ -62,8 +62,8 @@ class Scaling:
             mode: ``weak``: ``batch`` is a worker's; ``strong``: of all workers together.
             params: parameters of the body; ``batch``, an integer, is required.
             of: the loop whose time is compared.
-            oversubscribed: as for ``distbench.run``.
-            cpus: as for ``distbench.run``.
+            oversubscribed: whether there may be more ranks than cores, as for ``distbench.run``.
+            cpus: CPU quota of each rank in cores, as for ``distbench.run``.
 
         Returns:
             The runs with communication, one per size.

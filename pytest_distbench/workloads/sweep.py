@@ -140,7 +140,7 @@ class _Sweep:
         return fitting if params.get("as_memory_allows") else sizes
 
     def _identity(self, redop: str, root: int | str) -> dict[str, Scalar]:
-        """The definition of the timing; a usual choice is left out, except those that were always stored."""
+        """Choices that define the timing, for ``identity=``; newer choices are left out if they have their default."""
         params, measured = self.rank.params, self.measured
         usual = {"buffers": "plain", "group": "all", "parts": 1, "transport": ""}
         chosen = {name: params[name] for name in usual if params.get(name, usual[name]) != usual[name]}
@@ -156,7 +156,7 @@ class _Sweep:
         }
 
     def _usual_call(self) -> Call | None:
-        """Make the call in float32, summed, which shows a wrong call; None if the measured one is that."""
+        """Make the same call in float32 with sum, or None if it is that: it fails if the call itself is wrong."""
         form = self.form and replace(self.form, redop="sum")
         if self.dtype == "float32" and (self.form is None or form == self.form):
             return None

@@ -38,7 +38,7 @@ def preset_of(rank: RankContext, presets: Mapping[str, P]) -> P:
     ``{"preset": "small", "rate": 0.05}`` is the row *small* at another rate.
 
     Args:
-        rank: gives the parameters.
+        rank: this process, with the parameters of the test.
         presets: dataclasses by name.
 
     Raises:
@@ -61,10 +61,10 @@ def record_setup(
     ``parameters`` and ``tensors``, those that are trained, have to stay what they are.
 
     Args:
-        rank: records.
-        model: whose class names it.
-        optimizer: with those of its options that are not torch's defaults, and the rate that it was made with.
-        preset: the row of the training's table.
+        rank: this process in its group.
+        model: the model; its class is recorded as the name.
+        optimizer: the optimizer; its initial rate and its options that are not torch's defaults are recorded.
+        preset: the row of the training's table of presets, or None.
         others: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
     """
     parameters, tensors = count(model)
@@ -116,13 +116,13 @@ def sharded_batches(
     ``fake``, where a few samples may have to do for many ranks, a rank gets them all.
 
     Args:
-        rank: gives seed, rank, world size and device.
-        samples: in the whole training set.
-        batch: per rank.
+        rank: this process in its group; its seed orders the samples.
+        samples: number of samples in the whole training set.
+        batch: samples per rank and step.
         start: steps that were taken before: a training that goes on gets the batch it would have got next.
         drop_last: leave out of each epoch what does not fill a batch on all ranks, so that all steps cost the same.
-        device: where the indices are, which is where the samples are, by default the rank's. They are sent once an
-            epoch: samples on a GPU that are indexed by the CPU wait for the GPU at every step.
+        device: device of the indices, which should be that of the samples, by default the rank's. They are sent once
+            an epoch: samples on a GPU that are indexed by the CPU wait for the GPU at every step.
 
     Returns:
         Batches (n,) of indices, int64: of ``batch`` each, but for the last one of an epoch.
@@ -189,15 +189,15 @@ def mean_over_ranks(
 ) -> list[float]:
     """Means over the whole test set: each rank evaluates its share, in batches. A collective call.
 
-    What the measures give is summed over batches and ranks, so that unequal shares weigh what they hold.
+    The sums that the measures return are added over batches and ranks, and divided by the number of samples.
 
     Args:
-        rank: gives rank and world size, and the device that batches are sent to.
+        rank: this process in its group; batches are sent to its device.
         model: maps ``inputs`` (N, ...) to scores (N, ...); it is in evaluation mode meanwhile.
         inputs: the whole set, equal on all ranks.
         labels: (N, ...).
-        measures: of scores and labels, such as :func:`right_of` makes them, each a sum over samples.
-        batch: inputs that are evaluated at once.
+        measures: functions of scores and labels that return a sum over samples, as :func:`right_of` makes them.
+        batch: number of inputs that are evaluated at once.
 
     Returns:
         One mean for each measure.
@@ -223,7 +223,7 @@ def mean_over_ranks(
 
 
 def right_of(top: int = 1) -> Measure:
-    """Make a measure: labels among the ``top`` highest scores (N, classes), or on the right side of a logit (N,)."""
+    """Make a measure that counts right answers: labels among the ``top`` highest scores, or on a logit's right side."""
 
     def count(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if scores.dim() == 1:
@@ -240,10 +240,10 @@ def accuracy_over_ranks(
 ) -> float:
     """Top-k accuracy, 0 to 1: each rank evaluates its share of the samples. A collective call.
 
-    Right answers are counted and the counts summed, so that ranks with unequal shares weigh what they hold.
+    Right answers are counted, and the counts are summed over ranks and divided by the number of samples.
 
     Args:
-        rank: gives rank and world size.
+        rank: this process in its group.
         model: maps ``inputs`` (N, ...) to scores (N, classes), or to one logit (N,) for two classes.
         inputs: the whole set, equal on all ranks.
         labels: (N,), integers, or 0. and 1. for one logit.
@@ -289,15 +289,15 @@ class Checkpoints:
     numbers. Without that parameter nothing is saved.
 
     Attributes:
-        step: steps that were taken before.
+        step: number of steps of the loaded checkpoint, or 0.
     """
 
     def __init__(self, rank: RankContext, **parts: Any) -> None:
         """Go on from the newest checkpoint.
 
         Args:
-            rank: whose parameters name the folder.
-            parts: what has a state, by name.
+            rank: this process; its parameter ``checkpoints`` names the folder.
+            parts: objects with ``state_dict`` and ``load_state_dict``, by name.
 
         Raises:
             RecordingError: what was saved is of other ranks or other parts.

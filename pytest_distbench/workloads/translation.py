@@ -38,7 +38,7 @@ class Translator(Protocol):
 class Batch(NamedTuple):
     """Sentences, padded: ``source`` (N, S) ends with EOS, ``target`` (N, T) begins with BOS and ends with EOS.
 
-    ``lengths`` (N,) are tokens of each source, on the CPU; ``tokens`` those that are to be said, of all targets.
+    ``lengths`` (N,): tokens of each source, on the CPU; ``tokens``: number of tokens to predict, over all targets.
     """
 
     source: torch.Tensor
@@ -72,12 +72,12 @@ class TokenBatches:
     a share of each step. The shares of an epoch are disjoint and complete.
 
     Args:
-        rank: gives seed, rank and world size.
-        lengths: (N,), tokens of each sentence in the training set.
-        tokens: per rank and step; a single sentence may be longer.
+        rank: this process in its group; its seed orders the sentences.
+        lengths: number of tokens of each sentence in the training set, (N,).
+        tokens: most tokens per rank and step; a single sentence may be longer.
 
     Attributes:
-        epoch_steps: steps of an epoch.
+        epoch_steps: number of steps in an epoch.
 
     Raises:
         RecordingError: no whole number of tokens, or fewer sentences than ranks.
@@ -118,7 +118,7 @@ def smoothed_loss(scores: torch.Tensor, target: torch.Tensor, *, smoothing: floa
     Args:
         scores: (N, T, vocabulary), of any type; the loss is computed in float32.
         target: (N, T); PAD counts nothing.
-        smoothing: the share that all words have in equal parts.
+        smoothing: share of the label's probability that is spread evenly over all words.
     """
     flat = scores.flatten(0, 1).float()
     return F.cross_entropy(flat, target.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
@@ -139,12 +139,12 @@ def beam_search(
     section 7, without its coverage penalty). A beam of 1 is greedy.
 
     Args:
-        model: is queried.
-        source: (N, S).
-        lengths: tokens of each, (N,), on the CPU.
-        beam: continuations that are kept of a sentence.
-        most_tokens: of a translation.
-        penalty: the higher, the longer translations are.
+        model: the model to translate with.
+        source: token ids of the sentences, (N, S).
+        lengths: number of tokens of each sentence, (N,), on the CPU.
+        beam: number of continuations that are kept of a sentence.
+        most_tokens: largest number of tokens in a translation.
+        penalty: exponent of the length penalty: the higher, the longer translations are.
 
     Returns:
         The tokens of each sentence before EOS.
@@ -222,12 +222,12 @@ def bleu_over_ranks(rank: RankContext, translate: Callable[[Sequence[int]], list
     """BLEU of the whole test set: each rank translates its share, and those of all are gathered once. Collective.
 
     Args:
-        rank: gives rank and world size.
-        translate: is given indices of the test set, and returns the tokens of their translations.
-        test: the whole set.
+        rank: this process in its group.
+        translate: takes indices of the test set, and returns the tokens of their translations.
+        test: the whole test set.
 
     Returns:
-        The same in every rank. A mean of what each rank had for its share would be another number.
+        BLEU, 0 to 100, the same in every rank. The mean of the ranks' own values would be another number.
     """
     own = translate(range(rank.rank, len(test), rank.world_size))
     # an unknown word of a translation is wrong, also where the reference has one

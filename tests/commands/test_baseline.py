@@ -19,7 +19,7 @@ from pytest_distbench.records.run import OtherSideRecord
 from pytest_distbench.store.baselines import Baselines
 
 
-def test_list_names_entries_by_platform_and_several_parts_choose_what_any_names(run: Run, store: Baselines) -> None:
+def test_list_names_baselines_by_platform_and_a_baseline_is_chosen_if_any_part_fits(run: Run, store: Baselines) -> None:
     Baselines(store.folder, "a").write("suites/test_b.py::test_b", KEY, entry(1.0))
     first, second = ["a", f"suites/test_b.py::test_b[{KEY}]"], [PLATFORM, f"{TEST}[{KEY}]"]
 
@@ -124,7 +124,9 @@ class TestAccept:
         assert "review with: distbench baseline diff --baselines perf/stored" in capsys.readouterr().out
         assert Baselines(Path("perf/stored"), PLATFORM).read(TEST, KEY) is not None
 
-    def test_takes_what_moved_and_keeps_what_was_set_by_hand(self, run: Run, store: Baselines, tmp_path: Path) -> None:
+    def test_accept_stores_changed_numbers_and_keeps_what_was_set_by_hand(
+        self, run: Run, store: Baselines, tmp_path: Path
+    ) -> None:
         store.write(TEST, KEY, entry(0.001, 0.002, 0.003, tolerance=0.25))
         code, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)))
 

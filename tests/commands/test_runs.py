@@ -65,9 +65,7 @@ def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "suites/test_a.py::test_a[ws2]: launch 1 failed: hung in body" in text
 
 
-def test_a_format_says_beside_its_file_which_numbers_it_cannot_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stderr_says_which_numbers_a_format_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = result(0.01)
     step = replace(measured.verdicts[0], current=0.01)
     curve = replace(step, metric="loss_curve", better="curve")
@@ -109,7 +107,7 @@ def test_report_says_what_there_is(
 
 
 class TestPage:
-    def test_it_is_written_beside_another_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_html_report_compares_two_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run, page = record(tmp_path / "run.json", result(0.01)), tmp_path / "page.html"
 
         assert main(["report", run, "--html", str(page)]) == 0

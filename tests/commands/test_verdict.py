@@ -114,7 +114,7 @@ def commit(folder: Path, count: int, **files: str) -> None:
     git(folder, "commit", "-q", "-m", f"Commit {len(git(folder, 'log', '--all', '--oneline').splitlines())}")
 
 
-def test_git_finds_the_commit_that_moved_an_exact_metric(pytester: pytest.Pytester) -> None:
+def test_git_bisect_finds_the_commit_that_changed_an_exact_metric(pytester: pytest.Pytester) -> None:
     """One of the commits between cannot be measured."""
     folder, baselines = pytester.path / "project", pytester.path / "good"
     git(pytester.path, "init", "-q", "-b", "main", str(folder))

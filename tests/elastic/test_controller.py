@@ -44,7 +44,7 @@ RAISED_EARLY = event("raised", t=12.5, slot=0, pid=7, generation=None, error=ERR
         ([MET, STARTED, JOINED], kill(at_s=1), "Slots that joined a group: 0"),
     ],
 )
-def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Event], change: Change, told: str) -> None:
+def test_a_job_that_does_not_become_stable_is_explained(since: list[Event], change: Change, told: str) -> None:
     text = explain_unstable(
         [event("started", t=1.0, slot=0, pid=1, process_t=0.0, restarts=0), CHANGED, *since], {0}, change, JOB
     )
@@ -54,7 +54,7 @@ def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Event], ch
 
 
 @pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
-def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
+def test_an_agent_without_restarts_left_is_explained(restarts: int, code: int, is_told: bool) -> None:
     job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
     lines = [CHANGED, but(STARTED, restarts=restarts)]
     text = explain_agent_end(lines, event("agent_ended", t=9.0, slot=0, code=code), job, log="the end")
@@ -82,7 +82,7 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Even
         (slow("kill", "detect", 31.0), {}, "init_process_group(timeout=...)"),
     ],
 )
-def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs_on(
+def test_a_slow_recovery_is_explained_by_its_largest_part_and_its_setting(
     change: Event, timers: dict[str, Number], told: str
 ) -> None:
     text = explain_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
@@ -425,7 +425,7 @@ def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[.
     assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
 
 
-def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
+def test_the_error_for_a_script_without_matching_lines_names_the_pattern() -> None:
     text = explain_unstable([MET, STARTED, JOINED], {0}, None, replace(JOB, steps=stdout(r"step (\d+)")))
 
     assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
@@ -443,5 +443,5 @@ def test_a_change_that_overlaps_does_not_wait(run: Callable[..., SimulatedNodes]
     assert [line.index for line in lines if line.what == "stable"] == [-1, 1]
 
 
-def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., SimulatedNodes]) -> None:
+def test_a_training_that_ends_by_itself_gets_no_last_step(run: Callable[..., SimulatedNodes]) -> None:
     assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()

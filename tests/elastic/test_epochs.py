@@ -196,7 +196,7 @@ def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_anot
     assert {row["nodes"] for row in rows(section)} == {"2"}
 
 
-def test_a_setup_is_told_by_nodes_that_stay_and_nodes_that_come_and_go() -> None:
+def test_the_name_of_a_setup_has_nodes_that_stay_and_nodes_that_come_and_go() -> None:
     plan = [kill(at_s=3)]
 
     assert [setup_name(job) for job in (replace(JOB, start=2), CYCLED, replace(JOB, plan=plan))] == [

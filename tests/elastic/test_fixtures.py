@@ -47,7 +47,7 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return add
 
 
-def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
+def test_oversubscribed_nodes_run_and_their_timings_are_not_judged(
     simulated: pytest.Pytester,
 ) -> None:
     """The number of nodes is one that no host has cores for."""

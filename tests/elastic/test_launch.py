@@ -70,7 +70,7 @@ def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan
     assert len(run.changes) == 1
 
 
-def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_raised(plan: LaunchPlan) -> None:
+def test_the_record_has_the_controllers_reason_and_what_each_slot_raised(plan: LaunchPlan) -> None:
     plan.files.trouble.write_text("the training was over before kill(at_s=60)")
     timeline = killed()
     timeline.lines = [line for line in timeline.lines if line.what != "finished"]
@@ -255,7 +255,7 @@ def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> Non
     assert told == "the agents of slots 0 had not ended 30 s after their workers and were ended"
 
 
-def test_a_controller_of_a_pool_that_died_is_told_with_its_log(pool_plan: LaunchPlan) -> None:
+def test_a_pool_controller_that_died_is_reported_with_its_log(pool_plan: LaunchPlan) -> None:
     pool_plan.files.log(0).write_text("Traceback: no store")
     found = pool_record(pool_plan, code=1).reason
 

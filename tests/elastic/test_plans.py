@@ -94,7 +94,7 @@ def test_the_judge_of_the_suite_holds_any_schedule_of_epochs_to_the_number_of_no
     assert all(is_kept) is (rule == "kept")
 
 
-def test_the_judge_of_the_suite_sees_a_schedule_that_begins_anew_with_the_nodes() -> None:
+def test_the_suite_detects_a_schedule_that_restarts_with_the_nodes() -> None:
     suite = runpy.run_path(str(Path(__file__).parents[2] / "suites/elastic/conftest.py"))
     rate = SCHEDULES["halved"]
     fixed = {(epoch, 2): rate(epoch) * 2 for epoch in MEMBERS}
@@ -188,12 +188,12 @@ def test_a_plan_that_cannot_be_is_refused_with_the_change_that_cannot(
         ([Change(kind="kill", at_s=1, overlaps="no")], "overlaps='no'"),  # type: ignore[arg-type] # same
     ],
 )
-def test_values_that_no_process_could_be_told_are_refused(plan, told):
+def test_a_plan_with_invalid_values_is_refused(plan, told):
     with pytest.raises(ConfigurationError, match=told):
         check_values(plan)
 
 
-def test_plans_jobs_and_pools_are_told_in_words() -> None:
+def test_plans_jobs_and_pools_are_described_in_words() -> None:
     changes = [join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)]
     told = "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
     assert replace(JOB, plan=changes).planned == told

@@ -217,7 +217,7 @@ def test_a_body_that_raises_ends_the_pool(world: World) -> None:
     assert world.nodes["A"].is_closed
 
 
-def test_a_slot_that_is_not_given_back_is_told(world: World) -> None:
+def test_a_slot_that_is_not_given_back_is_an_error(world: World) -> None:
     world.job("A", 1, 2, steps=1000, settle_s=5)
     world.job("B", 1, 1, submit_s=2)
     world.nodes["A"].leave_s = 1000.0
@@ -226,7 +226,7 @@ def test_a_slot_that_is_not_given_back_is_told(world: World) -> None:
         world.run("elastic", 2)
 
 
-def test_a_node_that_nobody_asked_to_go_is_told(world: World) -> None:
+def test_a_node_that_ends_unasked_is_an_error(world: World) -> None:
     world.job("A", 1, 1)
     world.at = [(105.0, lambda: world.nodes["A"].ending.append((105.0, 0)))]
 

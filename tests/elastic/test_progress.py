@@ -136,7 +136,7 @@ def test_epochs_are_laid_end_to_end_unless_a_script_goes_back_or_counts_on() -> 
         ),
     ],
 )
-def test_numbers_that_cannot_be_used_are_told_with_their_line(pattern: str, texts: list[str], told: str) -> None:
+def test_an_invalid_step_number_is_an_error_with_its_line(pattern: str, texts: list[str], told: str) -> None:
     with pytest.raises(ReadingError, match=told):
         numbers(StepLines(pattern), *texts)
 
@@ -169,7 +169,7 @@ def test_steps_before_a_change_do_not_show_that_it_is_stable(two: Timeline) -> N
     assert (made.stable_generation, made.step) == (None, 4)
 
 
-def test_a_change_or_a_step_further_lets_it_try_anew(two: Timeline) -> None:
+def test_a_change_or_a_further_step_allows_new_attempts(two: Timeline) -> None:
     made = progress([*two.lines, *started(ATTEMPTS)], 0, 1)
     made.forget_steps(30.0)
     for line in started(ATTEMPTS):
@@ -279,7 +279,7 @@ def test_events_of_torchrun_and_lines_of_nobody_are_no_output_of_a_rank(script: 
     assert script.files.log(0).read_text() == "hello\n"
 
 
-def test_an_agent_that_ends_well_tells_that_its_worker_has_finished(script: Script) -> None:
+def test_an_agent_with_exit_code_0_means_that_its_worker_has_finished(script: Script) -> None:
     script.come(10.0, 0, 1)
     ended = [event("agent_ended", t=30.0, slot=0, code=0), event("agent_ended", t=31.0, slot=1, code=1)]
     script.poll()

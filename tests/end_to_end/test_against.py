@@ -147,7 +147,7 @@ def test_blocks_alternate_and_never_overlap_and_waiting_is_not_counted(pair: Pai
 
 
 @pytest.mark.parametrize("function", ["raises", "dies", "hangs"])
-def test_a_side_that_does_not_pass_ends_the_other_at_once_and_is_told_as_ever(pair: Pair, function: str) -> None:
+def test_a_side_that_does_not_pass_ends_the_other_and_its_failure_is_reported(pair: Pair, function: str) -> None:
     first, second = pair(function, "endless", timeout_s=4.0 if function == "hangs" else 60.0)
 
     assert second is None

@@ -301,9 +301,7 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         ),
     ],
 )
-def test_what_was_wanted_and_found_is_told_with_the_call_and_the_line_of_the_test(
-    work: Refused, told: str, tmp_path: Path
-) -> None:
+def test_an_error_has_what_was_wanted_and_found_the_call_and_the_line(work: Refused, told: str, tmp_path: Path) -> None:
     with pytest.raises(Misuse) as raised:
         work(make(tmp_path))
 
@@ -319,7 +317,7 @@ def test_words_that_only_look_like_those_are_taken(tmp_path: Path) -> None:
     assert distbench.run(["true"], env={"RANK": "3"}, name="b")  # it starts its processes itself
 
 
-def test_a_program_that_cannot_be_executed_is_told_as_such(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_executed_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("exit 0\n")
     for program, told in [

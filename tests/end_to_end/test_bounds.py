@@ -129,7 +129,7 @@ def test_a_markers_bound_is_for_whichever_case_measures_it(project: Project) -> 
     result.assert_outcomes(failed=2)
 
 
-def test_what_is_told_afterwards_knows_bounds(
+def test_accept_respects_bounds_of_the_baseline_file(
     project: Project, slow: Slow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = project(BOUNDED)

@@ -61,7 +61,7 @@ def test_a_baseline_keeps_how_its_gpus_fared(recorded: pytest.Pytester) -> None:
     }
 
 
-def test_a_slowdown_on_the_same_cards_is_the_codes_and_the_clocks_stand_beside_it(
+def test_a_slowdown_on_the_same_cards_is_reported_with_their_frequencies(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = slower(recorded, monkeypatch)

@@ -32,7 +32,7 @@ SUITE = """
 """
 
 
-def test_a_planted_slowdown_is_found_where_it_is_beyond_the_tolerance(
+def test_an_injected_slowdown_beyond_the_tolerance_is_detected(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
     pytester.makeini("[pytest]\n")

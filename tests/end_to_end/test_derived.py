@@ -58,7 +58,7 @@ def test_a_derived_number_that_falls_is_a_regression(project: Project) -> None:
     assert result.ret == 1
 
 
-def test_launches_are_made_in_turns_and_more_only_while_the_answer_is_open(project: Project) -> None:
+def test_launches_alternate_and_more_are_made_only_while_a_metric_is_undecided(project: Project) -> None:
     made = make(project)
     run(made, "--distbench-update")
     quiet = {case: len(result["launches"]) for case, result in record(made).items()}  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
         ("lambda a: 1.0", "*its function raised TypeError: *takes 1 positional argument but 2 were given*"),
     ],
 )
-def test_a_function_that_gives_no_number_is_told(project: Project, function: str, told: str) -> None:
+def test_a_function_that_returns_no_number_is_an_error(project: Project, function: str, told: str) -> None:
     made = make(project, test=TEST.replace('lambda a, b: a["step"] / b["step"]', function))
     result = run(made)
 

@@ -47,7 +47,7 @@ def made(project: Project) -> Iterator[pytest.Pytester]:
         ("something else\nmore of it", "rank 0 raised *Error: something else. Next: python -c *"),
     ],
 )
-def test_what_would_stop_every_test_is_told_once_with_the_next_step(
+def test_an_error_that_would_stop_every_test_is_reported_once_with_the_next_step(
     made: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: str, told: str
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", error)
@@ -72,7 +72,7 @@ def test_tests_that_stay_on_the_cpu_ask_for_no_gpu(made: pytest.Pytester, monkey
 @pytest.mark.spawn
 @pytest.mark.parametrize("options", [[], ["-n", "1"]], ids=" ".join)
 @pytest.mark.skipif(bool(read_gpus(os.environ).visible), reason="the real one computes")
-def test_a_torch_that_cannot_compute_on_gpus_is_told_once(pytester: pytest.Pytester, options: list[str]) -> None:
+def test_a_torch_that_cannot_compute_on_gpus_is_reported_once(pytester: pytest.Pytester, options: list[str]) -> None:
     """This torch, as it is: without CUDA, or with CUDA and no driver."""
     pytester.makepyfile(
         "def body(rank):\n    pass\n\n\ndef test_a(distbench):\n    distbench.check(body)\n\n\ntest_b = test_a\n"

@@ -245,7 +245,7 @@ NOT_RUN = """
     [(REMARK, "passed"), (NOT_RUN, "skipped")],
     ids=["a slow probe", "a network that is not run"],
 )
-def test_what_is_told_of_a_machine_fails_under_no_filter_but_one_of_its_own(
+def test_a_warning_about_the_machine_fails_under_a_filter_that_names_it_alone(
     pytester: pytest.Pytester, method: str, outcome: str
 ) -> None:
     pytester.makeini("[pytest]\nfilterwarnings = error\n")

@@ -314,7 +314,7 @@ def waiting(launch: Launch) -> dict[str, Fingerprint]:
         ("used", ["sum"]),
     ],
 )
-def test_what_its_iteration_does_not_wait_for_is_told(
+def test_a_collective_that_its_iteration_does_not_wait_for_is_marked(
     waiting: dict[str, Fingerprint], loop: str, ways: list[str]
 ) -> None:
     assert [row.how for row in waiting[loop].collectives["all"]] == ways
@@ -357,7 +357,7 @@ def sharded(launch: Launch) -> dict[str, Fingerprint]:
         ("all_gather", "1 all_gather of 20 B float32 was added", "28.83 KiB"),
     ],
 )
-def test_of_steps_that_are_not_described_a_change_is_told_alone_whatever_gloo_makes_of_a_sharded_training(
+def test_a_change_in_undescribed_steps_is_reported_alone_for_sharded_trainings(
     sharded: dict[str, Fingerprint], fault: str, told: str, size: str
 ) -> None:
     """Gloo does a reduce_scatter_tensor with an all_reduce, and the recorder says so."""
@@ -371,7 +371,7 @@ def test_of_steps_that_are_not_described_a_change_is_told_alone_whatever_gloo_ma
 
 
 @pytest.mark.spawn
-def test_the_start_of_a_training_is_told_as_far_as_torch_remembers(launch: Launch) -> None:
+def test_the_start_of_a_training_is_recorded_as_far_as_torch_remembers(launch: Launch) -> None:
     found = launch("starts").fingerprints
 
     assert found["training_start[name=full]"].missing == (
@@ -440,7 +440,7 @@ def scripted(launch: Launch) -> Callable[[str], Fingerprint]:
 
 @pytest.mark.spawn
 @pytest.mark.parametrize("fault", FAULTS_OF_SCRIPT)
-def test_what_a_script_does_now_and_then_is_told(scripted: Callable[[str], Fingerprint], fault: str) -> None:
+def test_a_change_in_some_steps_of_a_script_is_reported(scripted: Callable[[str], Fingerprint], fault: str) -> None:
     healthy = scripted("")
     told = differences(healthy, scripted(fault))
 
@@ -492,7 +492,7 @@ OF_REDUCER = {
 
 @pytest.mark.spawn
 @pytest.mark.parametrize("fault", OF_REDUCER)
-def test_when_a_reducer_sorts_its_buckets_anew_is_no_difference(launch: Launch, fault: str) -> None:
+def test_the_rebuilding_of_a_reducers_buckets_is_no_difference(launch: Launch, fault: str) -> None:
     path = launch.directory / "accumulating.py"
     path.write_text(ACCUMULATING)
 
@@ -545,7 +545,7 @@ OF_SHARDING = {
 
 
 @pytest.mark.spawn
-def test_what_a_framework_calls_is_told_though_it_steps_per_group_in_a_group_of_its_own_and_gloo_sends_otherwise(
+def test_a_sharding_framework_that_steps_per_group_has_a_fingerprint(
     launch: Launch,
 ) -> None:
     """Gloo does a reduce_scatter_tensor with an all_reduce."""
@@ -614,7 +614,7 @@ def test_a_changed_fingerprint_fails_and_says_how(recorded: pytest.Pytester, mon
     )
 
 
-def test_beside_a_slowdown_the_changed_fingerprint_is_the_likely_cause(
+def test_a_changed_fingerprint_is_the_likely_cause_of_a_slowdown(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_COLLECTIVES", "214x104858")
@@ -659,7 +659,7 @@ def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRe
 
 
 @pytest.mark.spawn
-def test_beside_the_clock_are_cpu_time_waits_and_peak_memory(looped: LaunchRecord) -> None:
+def test_a_timing_has_cpu_time_waits_and_peak_memory(looped: LaunchRecord) -> None:
     [latency, *_] = looped.measurements
 
     assert latency.companions["cpu_s"] > 0

@@ -93,7 +93,7 @@ def launch(launcher: Launcher, request: pytest.FixtureRequest, tmp_path: Path) -
 
 
 @on_each
-def test_a_clock_reads_the_devices_time_in_each_mode(launch: Launch) -> None:
+def test_each_timing_mode_measures_the_devices_time(launch: Launch) -> None:
     record = launch("times_kernels", world_size=1, **{**SHARED, "devices": [0]})
     quickest = {m.key: m.spread.minimum for m in record.measurements if m.spread is not None}
 

@@ -216,7 +216,7 @@ def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, 
     assert after_first["test_first"] in [path.read_bytes() for path in pytester.path.rglob("baselines/**/*.json")]
 
 
-def test_a_full_disk_under_the_run_directory_is_told(
+def test_a_full_disk_under_the_run_directory_is_reported(
     pytester: pytest.Pytester, start: Pytest, tiny_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = tiny_disk("size=1m")
@@ -535,7 +535,7 @@ def test_options_from_the_environment_reach_the_run_and_not_the_ranks(
     assert "ws1" in output
 
 
-def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
+def test_a_system_time_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pytest) -> None:
     """time.time() goes back and forth by a day in pytest and in every rank; CLOCK_MONOTONIC does not."""
     jump = """
         import itertools, time
@@ -549,7 +549,7 @@ def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pyt
     assert "3 passed" in output
 
 
-def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+def test_a_script_that_calls_os_exit_is_reported_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makepyfile(
         train="import os\nos._exit(0)",
         test_it="def test_it(distbench):\n    distbench.run('train.py')",

@@ -111,7 +111,7 @@ def move(project: pytest.Pytester, old: str, new: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_test_that_is_gone_fails_until_its_baseline_is_moved_and_then_a_slowdown_does(
+def test_a_missing_test_fails_until_its_baseline_is_renamed_and_then_a_slowdown_does(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     change, old, new = CHANGES[name]

@@ -25,7 +25,7 @@ def launch(cuda_launcher: Launcher, tmp_path: Path) -> Launch:
 
 
 @pytest.mark.parametrize("code", [3, -signal.SIGKILL, -signal.SIGABRT])
-def test_a_rank_whose_driver_takes_seconds_to_let_go_is_told_as_it_ended(
+def test_a_rank_whose_driver_takes_seconds_to_end_is_reported_by_its_own_end(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """The kernel has closed its connections, and is not done: what it says of such a process is made up."""

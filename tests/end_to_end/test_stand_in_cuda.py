@@ -121,7 +121,7 @@ def test_work_that_never_ends_is_a_hang_in_the_body(on_cuda: Launch) -> None:
     assert record.reason.startswith("hung in body")
 
 
-def test_an_error_in_a_phase_is_told_though_the_device_would_never_be_done(on_cuda: Launch) -> None:
+def test_an_error_in_a_phase_is_reported_though_the_device_would_wait_for_ever(on_cuda: Launch) -> None:
     record = on_cuda("raises_during_a_collective_that_the_others_do_not_join", timeout_s=LIMIT_S)
 
     assert record.reason == "rank 1 raised ValueError: the cause"
@@ -138,7 +138,7 @@ def test_a_loss_that_is_read_at_each_step_is_a_regression_of_the_step(on_cuda: L
     assert quickest[1] / quickest[0] > 1.3
 
 
-def test_phases_of_a_step_are_the_devices_without_a_wait_inside_and_tell_who_is_late(on_cuda: Launch) -> None:
+def test_phases_have_the_devices_time_and_show_which_rank_is_late(on_cuda: Launch) -> None:
     record = on_cuda("steps_in_phases")
     step = record.breakdowns["step"]
     parts = {"/".join(part.path): part for part in step.parts}
@@ -171,7 +171,7 @@ def test_a_sweep_beyond_1_mib_warms_the_device_up_with_a_message_that_the_operat
 
 
 @pytest.mark.parametrize("way", ["ddp", pytest.param("fsdp", marks=pytest.mark.nightly)])
-def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Launch, way: str) -> None:
+def test_the_shipped_transformer_records_tokens_per_second_and_memory(on_cuda: Launch, way: str) -> None:
     on_cuda.file = ROOT / "suites/training/throughput.py"
     record = on_cuda("train", params={"way": way}, backend="nccl", timeout_s=300.0)
 
@@ -184,7 +184,7 @@ def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Lau
 
 
 @pytest.mark.parametrize("world_size", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 4))])
-def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size: int) -> None:
+def test_the_shipped_scaling_suite_records_the_parts_of_a_step(on_cuda: Launch, world_size: int) -> None:
     """The parts of a step add up, as the simulated events time what the host computes."""
     on_cuda.file = ROOT / "suites/scaling/convolutional.py"
     params = {"model": "mobilenet_v2", "batch": 4, "communication": "on"}
@@ -198,7 +198,7 @@ def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "generated"])
-def test_the_shipped_training_on_images_tells_its_rate_and_its_wait_for_the_loader(on_cuda: Launch, kind: str) -> None:
+def test_the_shipped_training_on_images_records_its_rate_and_its_wait_for_data(on_cuda: Launch, kind: str) -> None:
     on_cuda.file = ROOT / "suites/scaling/reading.py"
     record = on_cuda("train", params={"kind": kind, "batch": 8, "steps": 2}, backend="nccl", timeout_s=300.0)
 

@@ -122,7 +122,7 @@ def test_skipped_tests_skipped_files_other_folders_sizes_and_backends_are_not_un
     assert names(recorded) == before
 
 
-def test_workers_of_xdist_find_the_same_unused_entries(renamed: pytest.Pytester) -> None:
+def test_workers_of_xdist_find_the_same_unused_baselines(renamed: pytest.Pytester) -> None:
     result = renamed.runpytest_subprocess("-n2", "--distbench-prune")
 
     result.stdout.fnmatch_lines(["2 baselines were not used, and deleted:"])
@@ -215,7 +215,7 @@ def test_the_broken_files_of_several_tests_are_named_at_once_before_the_first_te
         result.stderr.fnmatch_lines([f"*{path.name}: {why}*".replace("[", "[[]")])
 
 
-def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Pytester) -> None:
+def test_a_metric_without_a_value_is_not_stored_and_its_baseline_stays(recorded: pytest.Pytester) -> None:
     before = {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")}
     edit(recorded, "0.0198]", "None]")
     result = run(recorded, "--distbench-update=all", "--distbench-launches=5")
@@ -228,7 +228,7 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
     assert {path: path.read_bytes() for path in recorded.path.rglob("*.gloo.stand-in.json")} == before
 
 
-def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_path(project: Project) -> None:
+def test_two_packages_of_a_repository_share_no_baseline(project: Project) -> None:
     """The node id of a file outside the root directory has the path from whichever argument leads there."""
     made = project(TEST)
     for package, seconds in (("a", "0.02"), ("b", "0.08")):
@@ -313,7 +313,7 @@ def test_update_failed_leaves_a_case_without_baseline_alone(project: Project) ->
     assert names(made) == set()
 
 
-def test_a_test_that_was_collected_and_not_reported_keeps_its_entry(renamed: pytest.Pytester) -> None:
+def test_a_test_that_was_collected_and_not_reported_keeps_its_baseline(renamed: pytest.Pytester) -> None:
     """A conftest may run tests its own way, or not at all."""
     add = """
 def pytest_runtest_protocol(item):

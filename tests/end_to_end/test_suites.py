@@ -47,7 +47,7 @@ def test_the_collectives_pass_on_one_rank_which_is_what_one_gpu_has(tmp_path: Pa
     assert "send_recv needs 2 ranks: its group has 1" in done.stdout
 
 
-def test_the_first_picture_has_something_of_everything(tmp_path: Path) -> None:
+def test_the_suites_that_run_by_default_show_something_of_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "suites", "--world-size=2", "--collect-only", "-m", "not full"]
     nothing_stored = [f"--distbench-baselines={tmp_path}", "-p", "no:cacheprovider"]
     told = subprocess.run([*command, *nothing_stored], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -99,7 +99,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "dev" / "museum.md").read_text()
 BY_NAME = {exhibit.name: exhibit for exhibit in museum.EXHIBITS}
 
 
-def test_each_exhibit_is_planted_once_and_has_a_thread_of_its_own() -> None:
+def test_each_bug_is_injected_once_and_has_a_thread_of_its_own() -> None:
     planted = re.findall(r'^@planted\("(.+)"\)', museum.TRAINING.read_text(), re.MULTILINE)
     threads = [exhibit.thread for exhibit in museum.EXHIBITS]
 
@@ -181,7 +181,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spawn
-def test_a_line_is_told_with_what_was_expected_and_seen_and_kept(tmp_path: Path) -> None:
+def test_a_line_is_printed_and_stored_with_what_was_expected_and_seen(tmp_path: Path) -> None:
     done = run("--stand-in", "--only", "fork,driver", "--json", str(tmp_path / "seen.json"))
 
     assert done.returncode == 0, done.stdout + done.stderr

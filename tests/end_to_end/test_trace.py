@@ -172,7 +172,7 @@ def test_of_a_number_that_is_made_of_several_runs_each_of_them_is_traced(
     assert {run: trace is not None for run, trace in found.items()} == {"on1": True, "on2": True, "ratio": False}
 
 
-def test_a_file_that_cannot_be_written_is_told_and_the_verdict_stands(
+def test_a_trace_that_cannot_be_written_is_reported_and_the_verdict_stands(
     repository: pytest.Pytester, run_inside: RunInside
 ) -> None:
     place = repository.path / "out/traces/test_it.py/test_plain"

@@ -91,7 +91,7 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
     ],
     ids=["ends", "twice on a host", "elsewhere"],
 )
-def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: list[str], told: str) -> None:
+def test_relays_that_do_not_all_call_are_an_error(tmp_path: Path, does: str, names: list[str], told: str) -> None:
     with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
         made.take()
 
@@ -104,14 +104,12 @@ def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: 
     ],
     ids=["too few", "too many"],
 )
-def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselves(
-    tmp_path: Path, hosts: list[str], told: str
-) -> None:
+def test_too_few_or_too_many_hosts_are_an_error(tmp_path: Path, hosts: list[str], told: str) -> None:
     with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
         made.take(until_the_end=True)
 
 
-def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_is_told(
+def test_a_command_that_outlives_all_that_it_started_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_END_S", 1.0)
@@ -240,7 +238,7 @@ def test_hosts_that_do_not_answer_are_not_waited_for_without_end(monkeypatch: py
 
 
 @pytest.mark.parametrize("sees", [True, False])
-def test_it_tells_its_class_and_its_software_and_whether_it_sees_a_folder(
+def test_a_host_reports_its_platform_its_software_and_whether_it_sees_a_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sees: bool
 ) -> None:
     folder = str(tmp_path if sees else tmp_path / "elsewhere")

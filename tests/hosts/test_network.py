@@ -126,7 +126,7 @@ def test_an_ordinary_user_has_them_in_a_namespace_of_his_own(tmp_path: Path) -> 
 
 @pytest.mark.spawn
 @pytest.mark.timeout(LIMIT_S)
-def test_where_there_are_no_namespaces_it_is_told_what_to_do(tmp_path: Path) -> None:
+def test_missing_namespaces_are_an_error_with_the_next_step(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from pytest_distbench.hosts.network import Lab; "
         "from pytest_distbench.hosts.network import Network; Lab(Network(), 2, Path(sys.argv[1]))"
@@ -154,7 +154,7 @@ def test_they_go_with_the_process_that_wanted_them(tmp_path: Path) -> None:
 
 @pytest.mark.spawn
 @pytest.mark.timeout(LIMIT_S)
-def test_hosts_that_are_gone_are_told(tmp_path: Path) -> None:
+def test_a_network_whose_process_has_ended_is_an_error(tmp_path: Path) -> None:
     lab = Lab(Network(), 2, tmp_path / "hosts")
     lab._process.kill()
     lab._process.wait()
@@ -229,7 +229,7 @@ def packet(num_bytes: int, *, headers: int = 0, piece: int = 0) -> bytes:
     return struct.pack("=BBHHHH", 0, 0, headers, piece, 0, 0) + bytes(num_bytes)
 
 
-def test_packets_have_headers_and_programs_are_told_that_fail() -> None:
+def test_packets_have_headers_and_a_program_that_fails_is_an_error() -> None:
     assert wire_bytes(packet(1500)) == 1514
 
     assert wire_bytes(packet(52 + 3 * 1448, headers=52, piece=1448)) == 3 * 1514
@@ -436,7 +436,7 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[SimulatedNetwork]
         ([], 956e6, "the process of its hosts has ended"),
     ],
 )
-def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is(
+def test_a_network_that_changed_during_a_launch_is_a_remark_on_it(
     hosts: type[SimulatedNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
 ) -> None:
     hosts.found = [[passage()], after]
@@ -447,7 +447,7 @@ def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is
     assert [m.value for m in carried(PASSED).measurements] == [rate / 8, 2e-5]
 
 
-def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
+def test_a_network_that_became_slow_is_replaced(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     around = NetworkAround()
     with around.during(plan_of(tmp_path), HERE):
         hosts.found = [[passage(rate=4e8)]] * 5 + [[passage()]]

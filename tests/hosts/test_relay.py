@@ -225,7 +225,7 @@ def test_the_first_address_that_answers_is_taken(listener: socket.socket) -> Non
         assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-def test_where_none_answers_all_that_were_tried_are_told(
+def test_the_error_names_all_addresses_if_none_answers(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "_TRIES", 1)

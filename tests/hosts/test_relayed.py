@@ -123,7 +123,7 @@ def report(rank: int, at: float) -> RankReport:
     return RankReport(rank=rank, outcome="failed", phase="body", phases=phases, error=error)
 
 
-def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site: MakeSite) -> None:
+def test_each_host_gets_the_places_of_its_ranks_and_the_meeting_point(make_site: MakeSite) -> None:
     first, second = SimulatedRelay(0), SimulatedRelay(1)
     make_site(first, second).start()
     opened = next(order for order in second.given if order.what != "ping")
@@ -180,7 +180,7 @@ def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_th
     assert site.ended.trouble == "host host0: its relay has ended, or the connection to it"
 
 
-def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_read(
+def test_moments_of_a_host_are_converted_to_this_hosts_time_within_the_error(
     make_site: MakeSite, plan: LaunchPlan
 ) -> None:
     """The host's clock is an hour ahead: what is not turned into our time is an hour off."""
@@ -361,7 +361,7 @@ def host() -> Iterator[Host]:
     assert process.returncode is not None
 
 
-def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> None:
+def test_the_offset_of_a_host_is_taken_in_the_middle_of_a_round_trip(host: Host) -> None:
     before = time.monotonic()
     host.ping()
     assert host.read_offset() is None
@@ -376,7 +376,7 @@ def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> 
     assert offset_s == pytest.approx(-3600.0, abs=time.monotonic() - before)
 
 
-def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(host: Host) -> None:
+def test_the_best_first_offset_counts_and_later_ones_widen_its_error(host: Host) -> None:
     host.set_offset([(0.2, 7.0), (0.1, 5.0)])
     assert (host.offset_s, host.error_s) == (5.0, 0.1)
     host.set_offset([(0.25, 5.5)])

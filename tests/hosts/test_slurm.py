@@ -92,7 +92,7 @@ def test_it_knows_its_nodes_and_their_gpus(variables: dict[str, str], told: dict
         ({"SLURM_JOB_NODELIST": "x"}, r"scontrol show hostnames x ended with exit code 1"),
     ],
 )
-def test_what_is_missing_is_told_with_the_next_step(
+def test_a_missing_allocation_is_an_error_with_the_next_step(
     variables: dict[str, str], changes: dict[str, str], told: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=told):
@@ -352,7 +352,7 @@ def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(la
 @pytest.mark.parametrize(
     ("body", "says"), [("exits", "exit code 7"), pytest.param("dumps", "SIGABRT", marks=pytest.mark.nightly)]
 )
-def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> None:
+def test_the_reason_says_how_a_rank_ended(launch: Launch, body: str, says: str) -> None:
     record = launch(body)
 
     assert record.outcome == "failed"
@@ -437,7 +437,7 @@ def test_a_parent_that_has_gone_is_not_idle_and_not_waited_for(ends: tuple[NodeP
     assert not node.is_idle
 
 
-def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirEnd]) -> None:
+def test_a_child_that_could_not_be_forked_is_an_error(ends: tuple[NodeParent, TheirEnd]) -> None:
     node, there = ends
     there.say(Word(what="forked", trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable"))
 

@@ -31,7 +31,7 @@ def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-bas
 @pytest.mark.parametrize(
     "reference", ["no-baseline", "within-threshold", "better", "beyond-threshold", "other-workload", "noise"]
 )
-def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
+def test_a_violated_bound_goes_before_the_verdict_of_the_baseline(reference: str) -> None:
     found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), code=reference)
 
     assert (found.kind, found.is_failure) == ("regressed", True)
@@ -92,7 +92,7 @@ def test_a_bound_of_the_test_replaces_the_plugins_own_of_its_side(asked: list[tu
         ("speedup", (1.21, 1.19, 1.3), "within-threshold", "unchanged", False),
     ],
 )
-def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
+def test_an_efficiency_above_one_in_each_launch_is_inconclusive(
     name: str, values: tuple[float, ...], reference: str, kind: str, is_open: bool
 ) -> None:
     metric = Sample(name=name, unit="", better="higher", value=None)

@@ -35,7 +35,7 @@ def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **
     return {j.metric: j for j in compare(given, case, made, known, comparisons=1)}
 
 
-def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
+def test_each_metric_is_judged_by_its_own_launches() -> None:
     assert verdicts(launches(*QUIET))["step"].kind == "unchanged"
     assert verdicts(launches(*[1.5 * v for v in QUIET]))["step"].kind == "regressed"
 
@@ -78,7 +78,7 @@ def test_the_time_of_a_script_that_no_test_names_is_judged_only_where_nothing_el
     assert verdicts(slow, stored, **terms)["wall_time"].code == code
 
 
-def test_what_is_set_by_hand_in_the_metric_goes_before_the_entry_and_that_before_the_run() -> None:
+def test_a_metrics_tolerance_goes_before_the_baselines_and_that_before_the_runs() -> None:
     slow = launches(*[1.5 * v for v in QUIET])
     assert verdicts(slow, replace(STORED, tolerance=1.0))["step"].kind == "unchanged"
     assert verdicts(slow, replace(STORED, tolerance=1.0, tolerances={"step": 0.1}))["step"].kind == "regressed"
@@ -121,7 +121,7 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
     assert not verdicts(made, stored, metrics=("step",))["fingerprint"].is_judged
 
 
-def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_repeats_itself() -> None:
+def test_a_diverging_curve_needs_one_more_launch_to_know_whether_the_code_repeats() -> None:
     def judged(*curves: list[float], most: int = 5) -> tuple[str, bool]:
         made = [
             replace(launch, measurements=[Sample(name="loss", unit="", better="curve", value=c[-1], values=c)])

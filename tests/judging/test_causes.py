@@ -68,7 +68,7 @@ FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
         (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, WAITING),
     ],
 )
-def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_perhaps_for_a_cpu(
+def test_cpu_time_distinguishes_computing_from_waiting_on_a_busy_host_too(
     cpu_s: float, others: dict[str, float], words: str
 ) -> None:
     made = slower(cpu_s=cpu_s)
@@ -113,7 +113,7 @@ def on_gpu(**companions: tuple[float, float]) -> CaseResult:
         ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "the added time is the host's: it enqueues more slowly*"),
     ],
 )
-def test_on_a_gpu_the_hosts_share_tells_who_added_time(
+def test_the_hosts_share_shows_whether_gpu_or_host_added_time(
     companions: dict[str, tuple[float, float]], added_by: str
 ) -> None:
     line, spins, _ = cause_lines(on_gpu(**companions))
@@ -144,7 +144,7 @@ def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -
     ("metric", "late_s", "is_told"),
     [("iter_time", 0.01, True), ("iter_time", 0.001, False), ("wall_time", 0.001, True), ("wall_time", 0.0001, False)],
 )
-def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: float, is_told: bool) -> None:
+def test_a_late_rank_is_compared_with_a_training_step_of_a_script(metric: str, late_s: float, is_told: bool) -> None:
     """They are a tenth each of the script's whole time."""
     result, prints = slower(metric=metric), Fingerprint(course={"all": Course(steps=10)})
     launch = replace(result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: prints})
@@ -155,7 +155,7 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
 
 
 @pytest.mark.parametrize(("share", "is_named"), [(0.95, True), (0.85, False)])
-def test_the_rank_whose_clock_is_the_slowest_is_named(share: float, *, is_named: bool) -> None:
+def test_the_rank_that_is_the_slowest_in_most_iterations_is_named(share: float, *, is_named: bool) -> None:
     summary = Spread(
         n=9, minimum=1, p25=1, median=1, p95=1, p99=1, mean=1, stdev=0, slowest_rank=1, slowest_share=share
     )
@@ -178,7 +178,7 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
     assert cause_lines(replace(result, verdicts=[replace(SLOWER, code="within-threshold")])) == []
 
 
-def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_differences_the_first() -> None:
+def test_a_changed_fingerprint_is_a_cause_with_its_first_differences() -> None:
     changed = Finding(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
     much = replace(changed, differences=list("abcdefghij"))
 
@@ -196,7 +196,7 @@ def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
     return replace(result, case=on(result.case, 4), environment=replace(result.environment, variables=variables))
 
 
-def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
+def test_gpu_frequencies_are_reported_with_a_regression_even_if_unchanged() -> None:
     then = GpuReport(sm_mhz=1980.0, memory_mhz=2619.0)
     card = GpuReport(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=[card])
@@ -209,7 +209,7 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
 
 
 @pytest.mark.parametrize(("then", "now", "is_told"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
-def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now: str, *, is_told: bool) -> None:
+def test_another_cpu_model_next_to_the_gpus_is_reported(then: str, now: str, *, is_told: bool) -> None:
     card = GpuReport(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=[card])
     result = case(SLOWER, launches=[launch], gpu_norm=GpuReport(sm_mhz=2000.0, host_cpu=then))
@@ -219,7 +219,7 @@ def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now:
 
 
 @pytest.mark.parametrize(("code", "is_advised"), [("losses", True), ("numerics", True), ("equal", False)])
-def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: str, *, is_advised: bool) -> None:
+def test_a_diverging_curve_on_several_gpus_advises_a_fixed_algorithm(code: str, *, is_advised: bool) -> None:
     curve = replace(SLOWER, metric="loss_curve", better="curve", code=code, unit="")
     departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
 

@@ -8,7 +8,7 @@ from pytest_distbench.judging.fingerprint_rule import changes, payload_bytes, se
 from pytest_distbench.records.iteration import PICKLE, Collective
 
 
-def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size() -> None:
+def test_a_sequence_is_described_by_operations_and_groups_and_a_pickle_has_no_size() -> None:
     rows = [reduce(4, how="sum"), BARRIER, reduce(4096, 2), reduce(8, group="mesh_tp")]
     sent = "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
     assert sent_text(rows) == sent

@@ -96,7 +96,7 @@ def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...
         assert verdict.reason == "2 ranks need 150 MiB or more; in the baseline 1 did"
 
 
-def test_beside_another_revision_the_same_holds() -> None:
+def test_memory_is_judged_by_the_same_rule_in_pairs() -> None:
     rule = Circumstances(tolerance=0.2, comparisons=1, looks=(5,))
     same = judge_pairs([(memory(200), memory(230))] * 5, rule)
     doubled = judge_pairs([(memory(200), memory(400))] * 5, rule)
@@ -193,7 +193,7 @@ def clock(value: float) -> Sample:
     ("stored", "kind"),
     [([0.0] * 10, "inconclusive"), (STORED, "missing"), ([0.0, *STORED[1:]], "missing"), ([1e-6], "missing")],
 )
-def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[float], kind: str) -> None:
+def test_a_timing_of_zero_is_missing_if_the_baseline_has_a_time(stored: list[float], kind: str) -> None:
     verdict = judge([clock(0.0)] * 5, baseline(stored), rule())
 
     assert verdict.kind == kind
@@ -201,7 +201,7 @@ def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[
     assert "took 1.2 ms per iteration" in verdict.reason
 
 
-def test_a_clock_that_reads_nothing_matches_no_revision_and_other_numbers_may_be_nothing() -> None:
+def test_a_timing_of_zero_is_missing_in_pairs_and_other_numbers_may_be_zero() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
     assert judge_pairs(pairs, Circumstances(tolerance=0.05, comparisons=2, looks=(10,))).kind == "missing"
 

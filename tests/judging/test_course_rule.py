@@ -92,7 +92,7 @@ GONE, SENT = "8 all_reduce of 4 KiB float32 were removed", "32 KiB sent per rank
         ),
     ],
 )
-def test_a_difference_of_courses_is_told_in_sentences(stored: Course, current: Course, told: list[str]) -> None:
+def test_a_difference_of_courses_is_described_in_sentences(stored: Course, current: Course, told: list[str]) -> None:
     assert course_changes(stored, current, ordinary=([], [])) == told
 
 

@@ -61,19 +61,19 @@ def test_an_update_leaves_to_the_comparison_what_its_mode_does_not_want(mode: st
         ("communication", {"better", "beyond-threshold", "other-workload", "no-baseline"}),
     ],
 )
-def test_verdicts_that_rewrite_an_entry(mode: str, wanted: set[str]) -> None:
+def test_some_verdicts_rewrite_a_baseline(mode: str, wanted: set[str]) -> None:
     codes = ["within-threshold", "better", "beyond-threshold", "noise", "other-workload", "no-baseline"]
 
     assert {code for code in codes if is_wanted(mode, [verdict(code)], is_new=False)} == wanted
 
 
-def test_where_there_is_no_entry_all_but_failed_write_one_unless_it_is_only_shown() -> None:
+def test_a_missing_baseline_is_written_in_all_modes_but_failed_if_it_is_judged() -> None:
     written = [m for m in ("all", "new", "failed", "changed") if is_wanted(m, [verdict()], is_new=True)]
     assert written == ["all", "new", "changed"]
     assert not is_wanted("changed", [verdict("no-baseline", better="info")], is_new=False)
 
 
-def test_a_clock_is_storable_with_two_values_and_an_exact_number_with_one() -> None:
+def test_a_timing_is_storable_with_two_values_and_an_exact_number_with_one() -> None:
     assert why_not_storable(launches(1.0, 1.1)) == ""
 
     assert why_not_storable(launches(7.0, better="exact")) == ""

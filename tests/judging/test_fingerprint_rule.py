@@ -89,7 +89,7 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         (FEW, MANY, ["1,000 parameters in the optimizers of all ranks became 2,000"]),
     ],
 )
-def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
+def test_a_difference_is_described_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
     assert differences(stored, current) == told
 
 

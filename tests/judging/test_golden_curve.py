@@ -13,7 +13,7 @@ def divergence(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Di
     return compare(GOLDEN, [a * f for a, f in zip(GOLDEN, factors, strict=True)], rtol=rtol, rounding=rounding)
 
 
-def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> None:
+def test_a_curve_diverges_where_it_begins_to_and_rounding_is_no_divergence() -> None:
     found = divergence(1, 1, 1, 1, 1)
     assert found == Divergence(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
     assert found.suggest([], is_each_update=True).startswith("likely causes, behind the curve")
@@ -45,7 +45,7 @@ def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -
     assert cause in divergence(*factors).suggest([], is_each_update=True)
 
 
-def test_a_departure_is_told_in_the_scripts_own_words() -> None:
+def test_a_divergence_is_described_in_the_scripts_own_words() -> None:
     found = divergence(1, 1, 1.01, 1, 1)
     words = ["iter 0", "iter 10", "iter 20"]
     assert found.describe(words).startswith("diverges at value 3 (iter 20),")

@@ -59,7 +59,9 @@ CLOCK_SET = "the SM clock is set to 1200 MHz; at the baseline it was"
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
     ],
 )
-def test_what_was_worse_than_at_the_baseline_is_told(then: GpuReport | None, now: dict[str, Any], reason: str) -> None:
+def test_a_gpu_throttled_more_than_before_is_the_reason(
+    then: GpuReport | None, now: dict[str, Any], reason: str
+) -> None:
     assert disturbance(then, [launch(card(**now))]) == reason
 
 

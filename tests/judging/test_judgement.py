@@ -42,7 +42,7 @@ def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
     assert found.reason == "not evaluated: the case already failed (sum regressed)"
 
 
-def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:
+def test_an_unconfirmed_fingerprint_stays_changed_if_another_metric_fails() -> None:
     """It may be why that is red."""
     seen = verdict("communication", metric="fingerprint", better="exact")
 
@@ -53,7 +53,7 @@ def regressed(metric: str, ratio: float | None, better: str = "lower") -> Findin
     return Finding(metric=metric, code="beyond-threshold", unit="", better=better, current=ratio, baseline=1.0)
 
 
-def test_the_gravest_is_named_first() -> None:
+def test_the_most_severe_verdict_is_named_first() -> None:
     assert severity(regressed("time", 2.0)) == pytest.approx(severity(regressed("rate", 0.5, "higher")))
 
     assert worst([regressed("a", 100.0), regressed("b", None), regressed("c", 0.001)]).metric == "b"
@@ -149,7 +149,7 @@ def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tup
         (Control(why_not="it takes its own times"), ("passed", "")),
     ],
 )
-def test_a_planted_slowdown_not_found_fails_under_strict_alone(control: Control, strict: tuple[str, str]) -> None:
+def test_an_undetected_slowdown_fails_under_strict_alone(control: Control, strict: tuple[str, str]) -> None:
     made = result(reference=NOTHING, control=control)
 
     assert concluded(made, options=frozenset({"distbench-strict"})) == strict

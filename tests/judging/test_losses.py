@@ -48,7 +48,7 @@ OTHER = ": another number under the same name"
     ],
     ids=str,
 )
-def test_less_of_a_metric_is_told_in_words(then: Sample, now: Sample, words: str) -> None:
+def test_a_lost_part_of_a_metric_is_described_in_words(then: Sample, now: Sample, words: str) -> None:
     assert lost_part(stored_samples([then, then]), [now]) == words
 
 
@@ -111,7 +111,7 @@ def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() 
     assert judged([steps, time], [steps])["time_to_accuracy"].kind == "missing"
 
 
-def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_samples_is() -> None:
+def test_a_timing_of_a_change_that_did_not_happen_is_not_missing_and_a_count_is() -> None:
     stall = Sample(name="stall", unit="s", better="lower", value=1.0, at={"change": "kill 2 to 1"})
     skipped = Sample(name="samples_skipped", unit="", better="exact", value=0)
     judgements = judged([stall, skipped], [metric(1.0)], events=[Event(t=0.0, what="job")]).values()

@@ -117,7 +117,7 @@ def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -
     assert {j.kind for j in found} <= {"unchanged", "inconclusive"}
 
 
-def test_beside_another_revision_neighbours_support_each_other_too() -> None:
+def test_neighbouring_sizes_are_judged_together_in_pairs_too() -> None:
     pairs = 10
 
     def judged(factor: Factors) -> dict[int, Finding]:

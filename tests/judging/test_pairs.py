@@ -124,7 +124,7 @@ def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord])
 
 
 @pytest.mark.parametrize("better", METRIC_KINDS)
-def test_a_test_that_the_reference_has_not_is_missing_there_whatever_it_records(better: Better) -> None:
+def test_a_test_that_the_other_revision_lacks_is_new_whatever_it_records(better: Better) -> None:
     [launch, *_] = launches(number("w", 1.0, better))
     launch = replace(launch, fingerprints={})
     absent = "no-baseline", "the test does not exist in HEAD"
@@ -143,7 +143,7 @@ def test_a_training_and_a_fingerprint_are_compared_in_pairs_too() -> None:
     assert found["fingerprint"].kind == "changed"
 
 
-def test_what_only_the_reference_records_is_lost() -> None:
+def test_a_metric_that_the_other_revision_alone_records_is_missing() -> None:
     references = launches(number("step", 1.0), number("gone", 1.0), curve(2.0, 1.0))
     found = judged_of_pairs(references, launches(number("step", 1.0)))
 
@@ -151,7 +151,7 @@ def test_what_only_the_reference_records_is_lost() -> None:
     assert {name: v.kind for name, v in found.items()} == kinds
 
 
-def test_the_quieter_witnesses_stand_beside_the_clock() -> None:
+def test_a_finding_has_the_secondary_signals_of_both_sides() -> None:
     then, now = (launches(number("step", v, companions={"cpu_s": s})) for v, s in ((1.0, 0.5), (2.0, 1.5)))
     found = judged_of_pairs(then, now)
 

@@ -96,7 +96,7 @@ def test_a_faster_machine_may_hide_a_slowdown_and_says_so() -> None:
     assert (found["step"].mde or 0) > 0.25
 
 
-def test_cpu_time_tells_a_slowdown_but_not_of_what_waits_on_a_gpu() -> None:
+def test_cpu_time_is_evidence_of_a_slowdown_but_not_on_a_gpu() -> None:
     rng = random.Random(3)
     busy = [launch(i, measurement(noisy(rng, 0.1, 1.5), noisy(rng, 0.02, 2.0))) for i in range(STORED)]
     slower = [launch(i, measurement(noisy(rng, 0.1, 1.2), noisy(rng, 0.02, 2.4))) for i in range(SCREENING_LAUNCHES)]

@@ -117,7 +117,7 @@ LAUNCH = passed(*CLOCKS, Sample(name="loss_curve", unit="", better="curve", valu
     ("metrics", "left_out", "timings"),
     [(None, (), ["step", "rate"]), (("step", "size"), (), ["step"]), (None, ("step",), ["rate"])],
 )
-def test_clocks_are_what_is_judged_and_takes_time(
+def test_timings_are_judged_metrics_in_units_of_time(
     metrics: tuple[str, ...] | None, left_out: tuple[str, ...], timings: list[str]
 ) -> None:
     terms = Terms(default_tolerance=0.1, max_launches=1, cores=1, metrics=metrics)
@@ -126,7 +126,7 @@ def test_clocks_are_what_is_judged_and_takes_time(
 
 
 @pytest.mark.parametrize(("tolerances", "share"), [([0.3], 0.4), ([0.06, 0.3], 0.4), ([0.0], 0.05)])
-def test_what_is_planted_is_a_third_more_than_the_largest_tolerance(tolerances: list[float], share: float) -> None:
+def test_an_injected_slowdown_exceeds_the_largest_tolerance_by_a_third(tolerances: list[float], share: float) -> None:
     assert share_beyond(tolerances) == pytest.approx(share)
 
 
@@ -153,7 +153,7 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
         ("uptime", "", "higher", ""),
     ],
 )
-def test_a_direction_that_takes_worse_for_better_is_doubted(name: str, unit: str, better: str, words: str) -> None:
+def test_a_direction_that_takes_worse_for_better_is_questioned(name: str, unit: str, better: str, words: str) -> None:
     assert why_implausible(name, unit, better) == words.replace("a accuracy", "an accuracy")
 
 
@@ -198,7 +198,7 @@ def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
     )
 
 
-def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
+def test_cases_that_changed_by_about_as_much_share_a_remark() -> None:
     [found] = changed_together([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
     assert found.reason.startswith("all 4 cases with timings are slower than their baselines, by 1.20 to 1.30 times: ")
 

@@ -57,7 +57,7 @@ def test_chi_square_quantile_is_nearly_scipys(p: float, df: int) -> None:
 
 
 @pytest.mark.parametrize(("stored", "new"), [(10, 3), (10, 5), (10, 10), (20, 20)])
-def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distribution_gives(stored: int, new: int) -> None:
+def test_the_mde_has_the_power_that_the_noncentral_t_distribution_gives(stored: int, new: int) -> None:
     sigma, alpha, df = 0.1, 0.0004, stored + new - 2
     shift = numpy.log1p(smallest_detectable(sigma, stored, new, alpha)) / (sigma * (1 / stored + 1 / new) ** 0.5)
 

@@ -112,7 +112,7 @@ def test_metrics_that_are_not_listed_and_parameters_that_say_nothing_change_noth
         ({"time_to_accuracy": 0.1}, None, {"steps_to_accuracy"}, {}),  # the goal was missed
     ],
 )
-def test_a_name_that_is_nearly_a_metrics_is_told(
+def test_a_name_that_resembles_a_metrics_name_is_reported(
     tolerance: Any, metrics: tuple[str, ...] | None, measured: set[str], misspelt: dict[str, str]
 ) -> None:
     terms = Terms(tolerance=tolerance, metrics=metrics, default_tolerance=0.1, max_launches=1, cores=2)
@@ -151,7 +151,7 @@ def test_what_both_note_must_be_equal_and_what_one_notes_is_not_known_to_differ(
     assert difference(stored(then)[0], measured(now)) == why_not
 
 
-def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_too() -> None:
+def test_a_baseline_stores_the_identity_alone_and_a_verdict_has_facts_too() -> None:
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     measurement = Sample(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
@@ -172,7 +172,7 @@ def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_t
         ({"torch": "2.13"}, {"torch": "2.13", "autocast": "off", "deterministic": "on"}, []),
     ],
 )
-def test_what_differs_is_told_by_name(stored: dict[str, str], current: dict[str, str], told: list[str]) -> None:
+def test_changed_software_is_listed_by_name(stored: dict[str, str], current: dict[str, str], told: list[str]) -> None:
     assert software_changes(stored, current) == told
 
 
@@ -240,7 +240,7 @@ def test_a_change_is_named_by_its_place() -> None:
         ("--dir=x/tmpab12cd_9", "--dir=x/tmpzz81qw0e"),
     ],
 )
-def test_what_names_a_run_is_told_as_what_it_is(then: str, now: str) -> None:
+def test_a_parameter_that_names_a_run_is_reported_as_such(then: str, now: str) -> None:
     code, reason = compare({"args": [then, "--n=3"]}, {"args": [now, "--n=3"]})
 
     assert code == "run-specific-workload"

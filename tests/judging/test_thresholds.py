@@ -78,7 +78,7 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
     assert few.threshold < many.threshold
 
 
-def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
+def test_a_busier_machine_excuses_timings_as_far_as_it_explains_them() -> None:
     judgement = judge([metric(1.5)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2))
     assert judgement.kind == "inconclusive"
     assert "0.9 cores more" in judgement.reason
@@ -97,7 +97,7 @@ def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
     assert verdict.mde < 0.2
 
 
-def test_a_kind_whose_value_is_not_of_the_fast_side_is_judged_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_without_a_lower_quantile_is_judged_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     worst = MetricKind(summary="the slowest iteration", reduce="max", launch_value=max, rule="noisy", sign=1)
     monkeypatch.setitem(METRIC_KINDS, "worst", worst)
     stored = stored_samples([replace(timed(v, fastest=0.02), better="worst") for v in STORED])
@@ -129,7 +129,7 @@ TIMED = baseline_of(
 )
 
 
-def test_the_fast_side_is_judged_and_a_stretched_slow_side_is_load() -> None:
+def test_the_lower_quantile_is_judged_and_longer_slow_iterations_are_load() -> None:
     # The fastest iterations did not move: half of the change remains, +10 %, and a tolerance of 12 % holds
     raised = [timed(1.21 * v, fastest=0.9 / 1.21) for v in STORED]
     verdict = judge(raised, TIMED, rule(tolerance=0.12, max_launches=10))
@@ -235,7 +235,7 @@ def interleaved(shape: Shape, better: Better) -> tuple[str, str]:
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_iterations_that_became_slow_are_in_doubt_and_red_in_turns(fault: str, better: Better) -> None:
+def test_iterations_that_became_slow_are_suspicious_and_regressed_in_pairs(fault: str, better: Better) -> None:
     kind, reason = interleaved(FAULTS[fault], better)
 
     assert suspicion(FAULTS[fault], better) >= SUSPICIOUS
@@ -262,7 +262,7 @@ def test_what_most_iterations_do_as_before_is_neither(change: str, better: Bette
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_stored_numbers_alone_are_red_where_it_is_beyond_doubt(fault: str) -> None:
+def test_stored_numbers_alone_fail_if_most_iterations_became_much_slower(fault: str) -> None:
     then = stored_samples([launch.measurements[0] for launch in launches(WHOLE_RULE_STORED, 1)])
     under = Circumstances(tolerance=TOLERANCE, comparisons=20, max_launches=10)
     now = [launch.measurements[0] for launch in launches(10, 6, FAULTS[fault])]
@@ -274,7 +274,7 @@ def test_stored_numbers_alone_are_red_where_it_is_beyond_doubt(fault: str) -> No
     assert (found.kind == "regressed") == (fault == "seven of ten, much")
 
 
-def test_what_has_no_iterations_or_is_no_clock_has_no_such_number() -> None:
+def test_a_mean_over_iterations_needs_iterations_of_a_timing() -> None:
     [launch] = launches(1, 1)
     [clock] = launch.measurements
     alone = Sample(name="alone", unit="s", better="lower", value=1.0)

@@ -188,7 +188,7 @@ def test_behind_losses_that_agree_the_evaluation_is_suspected(better: Better, th
 # Curves
 
 
-def test_a_curve_is_unchanged_drifted_or_departed_by_its_digits() -> None:
+def test_a_curve_is_unchanged_numerics_or_changed_by_its_digits() -> None:
     assert judged_curve(GOLDEN, GOLDEN).kind == "unchanged"
 
     other = [a * (1 + 1e-7) for a in GOLDEN]
@@ -331,7 +331,7 @@ def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seed
         assert "seed" not in verdict.reason
 
 
-def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it() -> None:
+def test_an_unseeded_training_is_reported_with_the_first_difference_and_a_remedy() -> None:
     # At the update already, when there is nothing to compare with
     verdict = judged_launches(GOLDEN, OTHER, from_value(3, 1e-2), baseline=[])
     assert verdict.code == "unseeded"
@@ -359,7 +359,7 @@ def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it
 
 
 @pytest.mark.parametrize("now", [[GOLDEN], [GOLDEN, ANOTHER]])
-def test_against_a_baseline_that_was_not_seeded_no_launch_departs(now: Sequence[Sequence[float]]) -> None:
+def test_no_launch_diverges_from_a_baseline_that_was_not_seeded(now: Sequence[Sequence[float]]) -> None:
     verdict = judged_launches(*now, baseline=[OTHER, ANOTHER])
 
     assert verdict.kind == "inconclusive"
@@ -402,7 +402,7 @@ def test_before_a_curve_is_blamed_a_second_launch_says_whether_the_code_agrees_w
         (from_value(2, 2e-2), [*from_value(2, 2e-2)[:4], GOLDEN[4] * 1.0203]),  # they differ by less than the tolerance
     ],
 )
-def test_code_that_does_not_repeat_its_own_losses_is_told_so_and_no_optimizer_is_blamed(
+def test_code_that_does_not_repeat_its_losses_is_reported_without_blaming_the_optimizer(
     first: list[float], second: list[float]
 ) -> None:
     verdict = judged_launches(first, second, baseline=[GOLDEN, GOLDEN])
@@ -477,7 +477,7 @@ def test_one_seed_keeps_its_tolerance_whatever_curves_do(better: Better, then: f
 
 
 @pytest.mark.parametrize(("better", "then", "now"), WITHIN)
-def test_one_seed_within_what_other_digits_do_is_in_doubt(better: Better, then: float, now: float) -> None:
+def test_one_seed_within_what_other_digits_do_is_inconclusive(better: Better, then: float, now: float) -> None:
     assert judged(better, [now], [then], same_software=True, curve="other digits").kind == "inconclusive"
 
 
@@ -519,7 +519,7 @@ def test_a_fault_in_small_updates_is_a_departure_however_little_the_loss_moves(
         [value * (1 + 4e-5 * (-1) ** i) for i, value in enumerate(SLOW)],  # other precision of the forward pass
     ],
 )
-def test_other_arithmetic_of_small_updates_is_drift(other: Sequence[float]) -> None:
+def test_other_arithmetic_of_small_updates_is_numerics(other: Sequence[float]) -> None:
     assert judged_curve(other, SLOW).code == "numerics"
 
 

@@ -190,7 +190,7 @@ def test_one_that_has_another_name_and_other_digits_is_compared_with_the_nearest
     assert [(change.name, change.excess > 1.0) for change in found] == [("b", True), ("c", False)]
 
 
-def test_the_state_of_a_weight_without_a_gradient_is_rounding_beside_others() -> None:
+def test_the_state_of_a_weight_without_a_gradient_is_rounding_next_to_others() -> None:
     """Adam's average of the gradient of a key's bias: 5e-11, where others are 1e-3."""
     usual = TensorState("float32 4", "x", 1e-3)
     tiny = [TensorState("float32 4", digest, norm) for digest, norm in (("y", 5e-11), ("z", 3e-11))]

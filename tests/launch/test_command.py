@@ -142,7 +142,7 @@ def test_one_that_waits_for_a_stopped_process_is_ended_and_says_so(
     assert record.fates[0].how == "was ended"
 
 
-def test_its_exit_code_or_what_cannot_be_read_is_told_with_the_end_of_its_output(run: Run) -> None:
+def test_a_failed_command_is_reported_with_the_end_of_its_output(run: Run) -> None:
     record = run("print('bad luck'); raise SystemExit(3)")
 
     assert (record.outcome, record.reason) == ("failed", "the command ended with exit code 3")
@@ -163,7 +163,7 @@ def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -
     assert "in waits" in record.fates[0].log_tail
 
 
-def test_one_without_a_python_that_could_say_where_it_hangs_is_told_as_such(run: Run) -> None:
+def test_a_hanging_command_without_python_is_reported_without_stacks(run: Run) -> None:
     record = run("import os; print('up', flush=True); os.execvp('sleep', ['sleep', '1000'])", timeout_s=3.0)
 
     assert record.reason.endswith("and was ended; none of its processes reported its stack")
@@ -176,7 +176,7 @@ def test_one_without_a_python_that_could_say_where_it_hangs_is_told_as_such(run:
         ("#!/nowhere/sh\n", "No such file or directory; is what its first line names, after #!, installed?"),
     ],
 )
-def test_a_program_that_cannot_be_started_is_told_in_a_line(text: str, told: str, run: Run, tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_reported_in_a_line(text: str, told: str, run: Run, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(text)
     program.chmod(0o700)
@@ -268,7 +268,7 @@ print("took 5 ms")
 
 
 @pytest.mark.parametrize(("raises_in", "outcome"), [(1, "failed"), (0, "passed"), (2, "passed")])
-def test_a_rank_that_raised_and_did_not_begin_anew_fails_a_command_that_ends_well(
+def test_a_rank_that_raised_and_was_not_restarted_fails_a_command_with_exit_code_0(
     run: Run, stand_in: str, raises_in: int, outcome: str
 ) -> None:
     took = {"step": stdout(r"took (\d+) ms", unit="ms", better="lower")}

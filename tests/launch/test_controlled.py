@@ -72,7 +72,7 @@ def test_each_launch_has_a_cookie_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.spawn
-def test_what_a_program_left_and_who_computed_beside_it_is_told_of_every_launch(plan: LaunchPlan) -> None:
+def test_the_record_has_leftover_files_and_the_load_of_other_processes(plan: LaunchPlan) -> None:
     launch = Controlled(plan, Side(), observes=True, is_ours=False)
     end = launch.run(["touch", "left.txt"])
     record = launch.complete(LaunchRecord(index=0, outcome="passed", wall_s=1.0, remarks=["first"]), end)
@@ -83,7 +83,7 @@ def test_what_a_program_left_and_who_computed_beside_it_is_told_of_every_launch(
     assert record.foreign_cores == end.load.foreign_cores
 
 
-def test_lines_that_are_told_are_shown_and_the_last_ones_at_the_end() -> None:
+def test_a_timeline_is_shown_line_by_line_up_to_its_end() -> None:
     lines, shown = [["a", ""], [], ["b"]], []
     follower = TimelineFollower(lambda: lines.pop(0), str.upper, shown.append)
     follower.poll()
@@ -93,7 +93,7 @@ def test_lines_that_are_told_are_shown_and_the_last_ones_at_the_end() -> None:
     assert shown == ["A", "B"]
 
 
-def test_how_a_controller_ended_is_told_unless_it_came_to_its_end(tmp_path: Path) -> None:
+def test_a_controller_that_did_not_end_normally_is_reported(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     plan.files.log(0).write_text("Traceback: no store\n")
 

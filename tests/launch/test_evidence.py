@@ -81,7 +81,7 @@ def abort_of(folder: Path, text: str) -> ErrorReport:
         (watchdog_log(GONE), "victim", GONE),
     ],
 )
-def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path, text: str, kind: str, message: str) -> None:
+def test_an_abort_is_classified_as_wait_cause_or_victim(tmp_path: Path, text: str, kind: str, message: str) -> None:
     found = abort_of(tmp_path, text)
     sign = evidence.read_sign(found.torch_errors[0])
 
@@ -141,7 +141,7 @@ def collective_of(fate: RankFate) -> tuple[int | None, str, bool]:
     return fate.collective_number, fate.collective, fate.collective_is_over
 
 
-def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) -> None:
+def test_a_recording_has_the_last_collective_of_each_recorder(tmp_path: Path) -> None:
     found, _ = entered(tmp_path, {"": {"entries": [entry(2), entry(1, retired=True)]}}, groups='{"0": [0, 1]}')
     of_pairs, _ = entered(tmp_path, {"": {"entries": [entry(1, is_p2p=True)]}})
 

@@ -93,7 +93,7 @@ def test_a_deadlock_has_nobody_to_blame(fates: list[RankFate], *, deadlock: bool
 COMMAND = Command(words=["true"])
 
 
-def test_a_command_is_told_how_many_of_its_processes_met(tmp_path: Path) -> None:
+def test_a_command_has_a_remark_on_how_many_of_its_processes_met(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, world_size=4, work=COMMAND)
     with pytest.raises(RecordingError, match="no process of the command joined"):
         check_command(plan, gave_numbers=False)
@@ -446,7 +446,7 @@ SIZES = (
         ((10, 8), "all_gather", "rank 1 got 10 B for 8 B in all_gather at train.py:7 in exchange"),
     ],
 )
-def test_collectives_that_do_not_match_are_told_with_what_each_rank_was_in(
+def test_mismatched_collectives_are_reported_with_that_of_each_rank(
     plan: LaunchPlan, heard: Heard, sizes: tuple[int, int], called: str, told: str
 ) -> None:
     plan.files.log(1).write_text(died_of(SIZES.format(*sizes), called=called))

@@ -82,7 +82,7 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
     ],
     ids=["the last to come", "one that does not enter", "one alone", "clocks that cannot be compared"],
 )
-def test_ranks_wait_for_the_last_to_come_where_that_can_be_told(
+def test_waits_for_the_last_rank_are_computed_on_one_host(
     of_ranks: list[tuple[list[float], list[float]]], is_one_host: bool, waits_s: list[float], late_s: list[float]
 ) -> None:
     entered = [phase("communication", values=seconds, began_at=began_at) for seconds, began_at in of_ranks]
@@ -111,7 +111,7 @@ def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point()
     assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[Breakdown(path=["reduce"], times_s=[10.0])])}
 
 
-def test_ranks_of_several_hosts_are_told_in_their_order_wherever_each_lives() -> None:
+def test_ranks_of_several_hosts_are_listed_in_their_order() -> None:
     """The second host enters no phase of the loop, and a third one has a phase of its own."""
 
     def steps(rank: int, *phases: Observation) -> RankReport:
@@ -179,7 +179,7 @@ def left(plan: LaunchPlan, *reports: RankReport) -> LaunchPlan:
     return replace(plan, world_size=4)
 
 
-def test_of_the_ranks_of_a_host_what_they_recorded_is_told_once(tmp_path: Path) -> None:
+def test_the_report_of_a_host_has_what_its_ranks_recorded_once(tmp_path: Path) -> None:
     found = report_host(left(make_plan(tmp_path), observed(2), observed(3)), [2, 3])
     told = [(end.rank, end.gpu, end.observations, end.fingerprints) for end in found.ranks]
 
@@ -224,7 +224,7 @@ def record(plan: LaunchPlan, heard: Heard, *group_sizes: int, remarks: tuple[str
     return make_record(plan, hosts, heard, ending, remarks=remarks)
 
 
-def test_ranks_that_did_not_meet_are_told_where_they_should_have(plan: LaunchPlan, heard: Heard) -> None:
+def test_ranks_that_did_not_meet_fail_if_a_group_was_expected(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(0).write_text("Unable to locate 2 gpus. Exiting\n")
     found = record(plan, heard, 0, 1)
 

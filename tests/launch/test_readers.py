@@ -78,7 +78,7 @@ def test_a_series_becomes_a_curve_or_a_number(
     assert (found.values, found.is_series) == (values, is_series)
 
 
-def test_a_curve_keeps_what_the_script_wrote_beside_each_value(tmp_path: Path) -> None:
+def test_a_curve_keeps_the_text_that_the_script_wrote_with_each_value(tmp_path: Path) -> None:
     curve = read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", skip=1))
     of_csv = read(tmp_path, csv("log.csv", "loss", better="curve"), "step,loss\n10,3.5\n")
     of_jsonl = read(tmp_path, jsonl("log.jsonl", "loss", better="curve"), '{"step": 10, "loss": 3.5}\n')
@@ -244,7 +244,7 @@ def test_a_fraction_of_an_epoch_that_is_rounded_is_no_restart(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("columns", ["epoch,step", "epoch,iter"])
-def test_a_step_that_begins_anew_in_each_epoch_is_no_restart(columns: str, tmp_path: Path) -> None:
+def test_a_step_that_restarts_in_each_epoch_is_no_restart_of_the_training(columns: str, tmp_path: Path) -> None:
     text = f"{columns},loss\n0,0,4\n0,1,3\n1,0,2\n1,1,1\n"
 
     assert read(tmp_path, csv("log.csv", "loss", better="curve"), text).values == [4.0, 3.0, 2.0, 1.0]
@@ -329,7 +329,7 @@ def test_a_reader_that_finds_no_number_says_what_there_is(
         read(tmp_path, reader, text)
 
 
-def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_lists_the_files_that_exist(tmp_path: Path) -> None:
     (tmp_path / "other.csv").touch()
 
     with pytest.raises(ReadingError, match=r"there is no .*/log.csv; .* has other.csv"):
@@ -364,7 +364,7 @@ def test_a_pattern_that_searches_for_ever_is_ended(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-inf", "Infinity"])
-def test_a_training_that_diverged_is_told_though_the_pattern_wants_digits(text: str, tmp_path: Path) -> None:
+def test_nan_is_an_error_though_the_pattern_wants_digits(text: str, tmp_path: Path) -> None:
     output = f"loss 3.5\nloss {text}, banana 4\n"
 
     with pytest.raises(ReadingError, match=rf"the value is {text}: line 2 of rank 0's output"):
@@ -410,7 +410,7 @@ BY_LOGGER = [
         (csv("a.csv", "a", where=["rank"]), r"where=\['rank'\]; wanted a dict"),  # type: ignore[arg-type]
     ],
 )
-def test_a_reader_of_rows_that_cannot_be_is_told_before_a_launch(reader: Reader, said: str) -> None:
+def test_an_invalid_reader_of_rows_is_refused_before_a_launch(reader: Reader, said: str) -> None:
     assert re.search(said, problem_with(reader))
 
 
@@ -508,21 +508,21 @@ def test_event_files_of_earlier_runs_are_not_read(runs: Path, tmp_path: Path) ->
         ("at_once", "train/loss", ReadingError, "several processes have written .*, with step 0 in both"),
     ],
 )
-def test_a_tag_that_is_no_scalar_there_is_told(
+def test_a_tag_that_is_no_scalar_is_an_error(
     folder: str, tag: str, error: type[Exception], said: str, runs: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=said):
         read_tensorboard(tensorboard(runs / folder if folder else tmp_path, tag), Place(make_plan(tmp_path), 0))
 
 
-def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_tensorboard_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
 
     with pytest.raises(ReadingError, match="pip install tensorboard"):
         read_tensorboard(tensorboard(tmp_path, "loss"), Place(make_plan(tmp_path), 0))
 
 
-def test_a_file_that_a_launch_appends_to_is_an_earlier_runs_too_and_one_written_anew_is_its_own(tmp_path: Path) -> None:
+def test_a_file_that_a_launch_appended_to_is_refused_and_a_rewritten_one_is_read(tmp_path: Path) -> None:
     plan = replace(make_plan(tmp_path), read={"loss": jsonl("log.jsonl", "loss")})
     note_before(plan)
     assert not plan.files.before.exists()  # where nothing lay nothing is noted

@@ -246,7 +246,7 @@ def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[in
         ({"identity": {"n": 1}}, "about its identity (ranks 0-1: {}, rank 2: {'n': 1})"),
     ],
 )
-def test_what_ranks_disagree_about_is_told_with_who_says_what(other: dict[str, object], told: str) -> None:
+def test_a_property_that_ranks_disagree_about_is_an_error_that_names_them(other: dict[str, object], told: str) -> None:
     ranks = [report(rank, 1.0) for rank in range(3)]
     ranks[2] = replace(ranks[2], observations=[replace(ranks[2].observations[0], **other)])
 

@@ -123,9 +123,7 @@ def launch(site: SimulatedSite) -> Supervised:
     return Supervised(site, site.plan, lambda text: None, None)
 
 
-def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined(
-    site: SimulatedSite, launch: Supervised
-) -> None:
+def test_ranks_are_notified_when_all_are_up_and_when_all_have_joined(site: SimulatedSite, launch: Supervised) -> None:
     site.say(0, "hello")
     launch.advance(0.0)
     assert site.asked == []

@@ -94,7 +94,7 @@ def test_a_kernel_of_nccl_belongs_to_the_iteration_that_enqueued_it() -> None:
     assert found.totals_s == pytest.approx({"allreduce": 40e-6, "ncclDevKernel_AllReduce_Sum_f32_RING_LL": 40e-6})
 
 
-def test_of_loops_without_communication_and_of_what_is_no_loop_nothing_is_told() -> None:
+def test_a_loop_without_communication_has_no_busy_communication() -> None:
     whole = loop_trace(event("gloo:all_reduce", 0, 9), loop="", steps=[])
 
     assert busy_communication([loop_trace(steps=[(0, 1)]), whole]) == {}
@@ -208,7 +208,7 @@ def test_the_traces_of_ranks_are_read_with_their_loops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"traceEvents": [', "{}", "[]"])
-def test_a_trace_that_is_not_whole_is_told_with_its_rank(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_trace_is_an_error_that_names_the_rank(tmp_path: Path, text: str) -> None:
     leave(tmp_path, rank=0, text='{"traceEvents": []}')
     leave(tmp_path, rank=1, text=text)
 
@@ -216,6 +216,6 @@ def test_a_trace_that_is_not_whole_is_told_with_its_rank(tmp_path: Path, text: s
         read_traces(make_plan(tmp_path))
 
 
-def test_a_rank_that_wrote_none_is_told(tmp_path: Path) -> None:
+def test_a_rank_without_a_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReadingError, match=r"rank 0 is incomplete: .*loops0.json"):
         read_traces(make_plan(tmp_path))

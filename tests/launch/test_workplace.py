@@ -96,9 +96,7 @@ def at(plan: LaunchPlan, folder: Path | str, **place: object) -> LaunchPlan:
     return replace(plan, folder=str(folder), **place)  # type: ignore[arg-type]
 
 
-def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_is_watched(
-    plan: LaunchPlan, project: Path
-) -> None:
+def test_a_mirrored_folder_has_links_to_the_scripts_folder_which_is_watched(plan: LaunchPlan, project: Path) -> None:
     ready = set_up(at(plan, project, is_mirrored=True))
     work = Path(ready.working_dir)
 
@@ -178,9 +176,7 @@ def test_that_a_folder_is_deeper_than_can_be_looked_through_is_said(project: Pat
     assert leftovers.remark().startswith("left a/b/c/d/e/f/g/h/snapshot.pt in")
 
 
-def test_an_environment_of_python_beside_a_script_is_passed_over(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_virtual_environment_next_to_a_script_is_not_searched(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_distbench.launch.workplace._MOST_FILES", 2)
     for name in ("env/pyvenv.cfg", "env/lib/a.py", "env/lib/b.py", ".tox/py/a.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ def test_the_sentence_names_what_is_at_fault(ranks: list[dict[Quantity, Seen]], 
     assert text.startswith(sentence)
 
 
-def test_what_follows_from_the_first_is_not_told_of() -> None:
+def test_deviations_that_follow_from_the_first_one_are_not_explained() -> None:
     found = texts(
         {A: Seen(1.0, 1.5, 0.9), Quantity(1, STATE, "a"): Seen(9.0, 9.0, 9.0), Quantity(2, LOSS): Seen(9.0, 1.0, 9.0)}
     )
@@ -80,14 +80,14 @@ def test_what_follows_from_the_first_is_not_told_of() -> None:
     assert set(found) == {"loss_deviation", "gradient_deviation", "state_deviation"}
 
 
-def test_what_has_fewer_digits_is_told_with_them() -> None:
+def test_dtypes_of_16_bits_are_named_with_a_deviation() -> None:
     dtypes = {"parameters": {"float32"}, "gradients": {"bfloat16"}, "what a step sends": {"float32", "bfloat16"}}
     found = texts({A: OTHER}, dtypes=dtypes)
 
     assert found["gradient_deviation"].endswith("; gradients in bfloat16; what a step sends in bfloat16")
 
 
-def test_a_quantity_that_no_rank_has_is_told() -> None:
+def test_a_quantity_that_no_rank_has_is_reported_as_missing() -> None:
     rank = make_rank()
     LayoutComparison(limits={A: 0.1, Quantity(1, LOSS): 0.1}, seen=[{Quantity(1, LOSS): EQUAL}], dtypes={}).record(rank)
     [gradient] = [each for each in rank.notebook.observations if each.name == "gradient_deviation"]

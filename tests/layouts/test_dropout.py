@@ -39,7 +39,7 @@ def test_nothing_is_dropped_out_in_modules_and_functions() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.Dropout, Tracked])
-def test_a_mask_is_told_whichever_samples_it_is_for(kind: type[nn.Dropout]) -> None:
+def test_a_mask_is_recorded_independently_of_its_samples(kind: type[nn.Dropout]) -> None:
     masks: list[str] = []
     with masks_kept(masks):
         for inputs in (ONES, torch.randn(4, 64).relu()):

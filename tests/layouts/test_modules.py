@@ -179,7 +179,7 @@ def test_a_summand_that_is_used_as_if_it_were_whole_is_not_reduced() -> None:
     )
 
 
-def test_ranks_with_the_same_samples_are_told() -> None:
+def test_ranks_with_the_same_samples_are_reported() -> None:
     assert searched(healthy, healthy, parts=[0, 0]).sentence() == (
         "modules are right, but ranks 0 and 1 have the same part, and all ranks together have 2 of 4 of dimension 0"
     )

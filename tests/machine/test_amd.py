@@ -81,7 +81,7 @@ def test_an_unknown_error_has_the_words_of_amdsmi() -> None:
         assert "amdsmi says: Error code: 1 | AMDSMI_STATUS_IO - in words" in read_gpus({}).unreadable[0]
 
 
-def test_what_keeps_the_driver_from_answering_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_answer_is_reported_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody with GPUs of AMD is sent to a driver of NVIDIA."""
     loaded = read("amdgpu not loaded")
     monkeypatch.setattr(gpus, "hip_version", lambda: "6.4")
@@ -95,7 +95,7 @@ def test_what_keeps_the_driver_from_answering_is_told_with_what_to_do(monkeypatc
     assert not [text for text in (loaded.failure, absent.failure) if "nvidia" in text.lower()]
 
 
-def test_clocks_power_what_holds_them_and_other_processes_are_watched() -> None:
+def test_frequencies_power_throttling_and_other_processes_are_watched() -> None:
     busy = State(
         sm_mhz=1700, power_w=740.0, held=("SwPowerCap",), used_bytes=5 * 2**30, processes={7: 1.0}, bytes_of={7: 9}
     )

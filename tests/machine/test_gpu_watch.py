@@ -42,7 +42,7 @@ def watched(
     return gpu_watch.summarise(GPU, timed)
 
 
-def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
+def test_frequencies_and_throttling_are_those_of_a_gpu_at_work() -> None:
     found = watched({0: IDLE, 0.5: State(sm_mhz=1900, power_w=600.0, temperature_c=70), 2.5: IDLE})
     assert (found.sm_mhz, found.memory_mhz, found.power_w, found.utilisation) == (1900, 2619, 600.0, 1.0)
     assert (found.looks, found.temperature_c, found.held) == (2, 70, {})
@@ -64,13 +64,13 @@ def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
         ("HwPowerBrakeSlowdown", "power brake"),
     ],
 )
-def test_what_held_the_clocks_down_has_its_share_of_the_looks(reason: str, name: str) -> None:
+def test_a_reason_for_throttling_has_its_share_of_the_looks(reason: str, name: str) -> None:
     held = State(sm_mhz=1200, held=(reason,))
 
     assert watched({0: BUSY, 1.5: held}, lacks=frozenset({"GetViolationStatus"})).held == {name: 0.667}
 
 
-def test_others_count_that_computed_or_where_nobody_tells_that_are_there() -> None:
+def test_other_processes_count_if_they_computed_or_if_that_is_unknown() -> None:
     [other] = watched({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.1})}).others
     assert str(FOREIGN) in other
     assert watched({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}).others == []
@@ -138,7 +138,7 @@ def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
     assert cards[0].looks >= 2
 
 
-def test_without_a_driver_there_is_nothing_to_tell() -> None:
+def test_a_watch_without_a_driver_has_no_reports() -> None:
     with simulated(HOSTS["no driver"]):
         watch = GpuWatch([GPU])
         with watch.during(1) as cards:
@@ -164,7 +164,7 @@ def driver(held_until: Mapping[str, float]) -> tuple[Callable[[], float], Callab
     return lambda: now[0], sleep, read
 
 
-def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
+def test_memory_is_awaited_and_memory_that_stays_in_use_is_reported() -> None:
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 3.0})
     assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, monotonic=clock, sleep=sleep) == {}
     assert 3.0 <= clock() < 3.5
@@ -179,7 +179,7 @@ def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
     assert "; no process is on it." in gpu_watch.held_remark("GPU 1", 4 * GIB, [])
 
 
-def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
+def test_values_that_the_driver_does_not_report_are_none() -> None:
     assert watched({0: IDLE}).sm_mhz is None
 
     [card] = HOSTS["GB10"].cards
@@ -189,7 +189,7 @@ def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
     assert found.sm_mhz == 1980
 
 
-def test_little_is_not_waited_for_nor_a_gpu_that_no_longer_tells() -> None:
+def test_little_memory_is_not_awaited_nor_a_gpu_that_no_longer_reports() -> None:
     at_once: dict[str, Callable] = {"monotonic": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
     for used in (0, GIB, GIB + gpu_watch.SLACK_BYTES):
         assert await_memory(lambda used=used: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}  # type: ignore[misc]

@@ -103,7 +103,7 @@ def read(host: str, **variables: str) -> Gpus:
         ("GB10", "0", "nvidia-gb10"),
     ],
 )
-def test_the_hardware_class(host: str, setting: str, platform: str) -> None:
+def test_the_platform_names_gpus_links_and_power_limit(host: str, setting: str, platform: str) -> None:
     assert read(host, CUDA_VISIBLE_DEVICES=setting).platform == platform
 
 
@@ -122,7 +122,7 @@ def test_one_gpu_that_does_not_answer_hides_no_other(host: str, count: int, unre
     assert [reason[: len(unreadable)] for reason in found.unreadable] == [unreadable]
 
 
-def test_a_gpu_and_a_slice_are_told_as_what_they_are() -> None:
+def test_a_gpu_and_a_mig_slice_are_described() -> None:
     found = read("8xH100", CUDA_VISIBLE_DEVICES="2")
     [gpu] = found.visible
     assert (found.driver, found.cuda) == ("570.124.06", "12.8")
@@ -172,7 +172,7 @@ def test_ranks_see_what_is_leased(host: str, given: dict[str, str], ranks: dict[
         (["0000aaaa", "0002aaaa"], 1),
     ],
 )
-def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | None) -> None:
+def test_a_rank_that_computed_on_another_gpu_is_reported(used: list[str], rank: int | None) -> None:
     remark = misplaced(read("8xH100").visible, used)
 
     assert (
@@ -334,7 +334,7 @@ def test_gpus_are_in_the_order_of_the_bus_unless_the_user_wants_the_fastest_firs
         ("8xH100", "GPU-0001,GPU-0000", ""),
     ],
 )
-def test_what_is_not_visible_is_told_with_the_reason(host: str, setting: str | None, why: str) -> None:
+def test_a_gpu_that_is_not_visible_is_reported_with_the_reason(host: str, setting: str | None, why: str) -> None:
     with simulated(HOSTS[host]):
         remarks = read_gpus(variables(setting)).remarks
 

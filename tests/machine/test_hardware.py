@@ -93,7 +93,7 @@ def test_a_python_that_cannot_run_ranks_is_refused(tmp_path: Path, answer: str, 
         find_interpreter("python", tmp_path)
 
 
-def test_a_cpu_class_has_its_cores_and_no_clock_reading() -> None:
+def test_the_platform_of_a_cpu_has_its_cores_and_no_frequency() -> None:
     assert hardware.cpu_class() == f"cpu-{slug(hardware.cpu_name())}-{hardware.cores()}c"
     assert slug("AMD EPYC f25m1") == "amd-epyc-f25m1"
 
@@ -133,7 +133,7 @@ def test_only_allowed_variables_are_recorded_and_no_secret() -> None:
     assert hardware.variables_to_record(recorded | secret | addresses) == recorded | masked
 
 
-def test_the_system_tells_its_os_its_firmware_and_its_machine(tmp_path: Path) -> None:
+def test_the_system_has_its_os_its_firmware_and_its_machine(tmp_path: Path) -> None:
     dmi = tmp_path / "sys" / "class" / "dmi" / "id"
     dmi.mkdir(parents=True)
     (tmp_path / "etc").mkdir()
@@ -169,5 +169,5 @@ def test_memory_is_the_hosts_or_what_the_control_group_allows(
     assert hardware.system(tmp_path).get("memory") == memory
 
 
-def test_a_system_that_tells_nothing_has_its_kernel(tmp_path: Path) -> None:
+def test_a_system_without_files_has_its_kernel_alone(tmp_path: Path) -> None:
     assert list(hardware.system(tmp_path)) == ["kernel"]

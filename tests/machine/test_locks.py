@@ -59,7 +59,7 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_else() -> None:
+def test_runs_that_share_the_host_measure_together_but_not_with_one_that_is_alone() -> None:
     with with_others_on_this_host(on_wait=ignore):
         with with_others_on_this_host(on_wait=pytest.fail):
             pass
@@ -196,7 +196,7 @@ def test_the_lock_of_a_gpu_that_another_user_has_made_is_taken(tmp_path: Path) -
         pass
 
 
-def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").write_text("a file")
     monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path / "gone"))
 
@@ -204,7 +204,7 @@ def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.
         pass
 
 
-def test_secrets_of_who_holds_the_host_are_not_told(tmp_path: Path) -> None:
+def test_secrets_of_the_holder_of_a_lock_are_not_printed(tmp_path: Path) -> None:
     code = (
         f"import sys, tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
         "from pytest_distbench.machine.locks import alone_on_this_host\n"

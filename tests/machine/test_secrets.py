@@ -217,6 +217,6 @@ def test_a_text_that_was_masked_is_masked_no_further(text: str) -> None:
         "key_error = 3",
     ],
 )
-def test_words_that_only_stand_beside_such_a_name_stay_readable(text: str) -> None:
+def test_words_next_to_the_name_of_a_secret_stay_readable(text: str) -> None:
     assert mask_text(text) == text
     assert mask_arguments(text.split(" ")) == text.split(" ")

@@ -183,7 +183,7 @@ def why(
     return why_partial(config, told, deselected=deselected, unreported=unreported)
 
 
-def test_a_whole_green_run_can_tell() -> None:
+def test_a_whole_green_run_knows_unused_baselines() -> None:
     assert why() == ""
 
 

@@ -43,7 +43,7 @@ def test_a_list_of_sizes_runs_exactly_those(project: Project) -> None:
     result.stdout.fnmatch_lines(["*test_step?ws2? NEW*", "*test_step?ws3? NEW*"])
 
 
-def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored_entries(project: Project) -> None:
+def test_several_backends_run_every_test_and_share_the_names_of_baselines(project: Project) -> None:
     made = project(TEST)
     both = run(made, "--distbench-backend=gloo,mpi", "--distbench-update", "-v")
     one = run(made, "--distbench-backend=mpi", "-v")
@@ -53,7 +53,7 @@ def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored
     one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])
 
 
-def test_a_slow_test_is_deselected_unless_asked_for_and_the_header_tells_how_long_a_run_takes(project: Project) -> None:
+def test_a_slow_test_is_deselected_by_default_and_the_header_has_the_duration(project: Project) -> None:
     made = project(
         f"""import pytest
 {textwrap.dedent(TEST)}

@@ -81,7 +81,7 @@ def test_derived_metrics_are_judged_at_once_against_their_own_baseline(
     assert result.ret == 1
 
 
-def test_a_working_directory_that_is_gone_is_told(project: Project) -> None:
+def test_a_working_directory_that_is_gone_is_an_error(project: Project) -> None:
     made = project("""
         def body(rank):
             pass
@@ -118,7 +118,7 @@ def test_a_backend_that_torch_has_not_skips_its_tests_and_ends_a_run_that_has_no
         made_up_distbench(Path(__file__), tmp_path, backend=backends).path.do(call)
 
 
-def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_space_for_the_run_directory_is_an_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full, TMPDIR gone: no traceback of ours."""
 
     def fail(**options: str) -> str:

@@ -56,7 +56,7 @@ def test_a_handler_of_the_user_stays_whether_it_came_first_or_last(interrupts: I
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_who_interrupts_the_cleaning_up_is_told_first_and_obeyed_then(
+def test_a_first_interrupt_of_the_cleaning_up_prints_a_line_and_a_second_ends_it(
     interrupts: Interrupts, number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = handlers()

@@ -227,7 +227,7 @@ def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(projec
     result.stdout.fnmatch_lines([told])
 
 
-def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
+def test_misspelt_names_of_metrics_are_warned_of(project: Project) -> None:
     """A misspelt tolerance is no tolerance, and a misspelt metric is not judged: neither passes in silence."""
     made = project("""
         import pytest
@@ -263,7 +263,7 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
     result.assert_outcomes(failed=1, passed=3, warnings=3)
 
 
-def test_each_size_has_an_entry_of_its_own(project: Project) -> None:
+def test_each_size_has_a_baseline_of_its_own(project: Project) -> None:
     made = project(CLASS)
     for size in ("2", "4"):
         run(made, *TOLD, "--distbench-update", "--world-size", size).assert_outcomes(passed=2, skipped=1)
@@ -338,7 +338,7 @@ def test_a_testcase_whose_world_size_is_none_is_the_error_of_its_tests_alone(pro
     result.stdout.fnmatch_lines(["TestIt.world_size='two' (*/test_it.py); wanted a number of ranks*"])
 
 
-def test_a_test_that_asks_for_the_fixture_as_it_runs_has_an_entry_per_size_too(project: Project) -> None:
+def test_a_test_that_requests_the_fixture_as_it_runs_has_a_baseline_per_size_too(project: Project) -> None:
     made = project("""
         import pytest
 

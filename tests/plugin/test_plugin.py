@@ -33,7 +33,7 @@ def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_s
     run(made, "--distbench-no-baseline=skip").assert_outcomes(skipped=1)
 
 
-def test_an_update_writes_and_tells_old_and_new(project: Project) -> None:
+def test_an_update_writes_and_prints_old_and_new_values(project: Project) -> None:
     made = project(TEST)
     result = run(made, "--distbench-update")
 
@@ -60,7 +60,7 @@ def test_unchanged_code_passes_also_under_strict_and_every_metric_is_shown_on_de
     run(recorded, "-v").stdout.fnmatch_lines([head, case, "*count *7 *"])
 
 
-def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_told(
+def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_counted(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
@@ -335,7 +335,7 @@ def test_what_would_be_lost_or_cannot_be_written_is_refused(project: Project, op
     assert (made.path / "test_it.py").read_text() == before
 
 
-def test_the_page_of_a_run_is_written_where_its_record_is(recorded: pytest.Pytester) -> None:
+def test_the_html_report_is_written_to_the_given_path(recorded: pytest.Pytester) -> None:
     result = run(recorded, "--distbench-report=out/page.html")
 
     result.stdout.fnmatch_lines(["*report: out/page.html"])
@@ -379,7 +379,7 @@ def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus
     assert stored(made) == []
 
 
-def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Project) -> None:
+def test_baselines_that_git_ignores_are_reported_when_they_are_recorded(project: Project) -> None:
     made = project(TEST)
     git.run(made.path, "init", "--quiet")
     told = "*git ignores the baselines that were recorded (*.gitignore:1: baselines): git add would leave them out*"
@@ -457,7 +457,7 @@ def test_the_run_record_says_how_it_came_about(project: Project, monkeypatch: py
     assert "api_token=x" not in clean["command"]
 
 
-def test_a_file_taken_for_the_mode_of_an_update_is_told(project: Project) -> None:
+def test_a_file_taken_for_the_mode_of_an_update_is_an_error(project: Project) -> None:
     result = run(project(TEST), "--distbench-update", "test_it.py")
 
     result.stderr.fnmatch_lines(["*--distbench-update took 'test_it.py' for its value*write the tests first*"])
@@ -503,13 +503,13 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
     result.stdout.fnmatch_lines(["!*Terminated: SIGTERM*!"])
 
 
-def test_a_rank_that_there_is_not_is_told(structure: pytest.Pytester) -> None:
+def test_a_rank_that_does_not_exist_skips_the_test(structure: pytest.Pytester) -> None:
     result = run(structure, "--distbench-backend=fake:7", "--world-size=2,8", "-rs")
 
     result.stdout.fnmatch_lines(["*not run: there is no rank 7 among 2*"])
 
 
-def test_structure_is_judged_exactly_whatever_the_marker_says_of_clocks(
+def test_structure_is_judged_exactly_whatever_the_marker_says_of_timings(
     structure: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--distbench-backend=fake", "--world-size=64")
@@ -564,7 +564,7 @@ def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[
     assert shared.ret == 1
 
 
-def test_what_a_fixture_measures_in_its_teardown_is_told_and_stored_too(project: Project) -> None:
+def test_measurements_in_the_teardown_of_a_fixture_are_reported_and_stored_too(project: Project) -> None:
     made = project(
         """
         import pytest

@@ -124,7 +124,7 @@ def test_a_short_start_has_none_and_on_a_terminal_it_stands_above_pytests_line()
 
 
 @pytest.mark.parametrize("quiet", [{"terminal": False}, {"verbosity": -1}])
-def test_what_a_run_waits_for_is_told_at_once_on_a_pipe_and_under_q_too(quiet: dict[str, Any]) -> None:
+def test_the_reason_of_a_wait_is_printed_at_once_on_a_pipe_and_under_q_too(quiet: dict[str, Any]) -> None:
     made, out = make(**quiet)
     made.begin("test_a")
     made.announce("waiting for another run")

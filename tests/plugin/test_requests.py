@@ -34,7 +34,7 @@ OTHER_LAUNCHER = """
 """The simulated launcher with something else in its row."""
 
 
-def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline(
+def test_oversubscribed_ranks_run_and_no_timing_becomes_a_baseline(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(TEST.format(f"{MANY}, oversubscribed=True"))
@@ -61,7 +61,7 @@ NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at 
         ("2, oversubscribed='yes'", "", "*oversubscribed='yes'?*True or False*"),
     ],
 )
-def test_what_nobody_can_run_as_it_is_asked_for_is_told(
+def test_a_call_that_cannot_run_as_asked_for_is_skipped_or_refused(
     project: Project, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, call: str, options: str, told: str
 ) -> None:
     """On two cores, with two GPUs: with GPUs each rank has its own, whatever the test says."""

@@ -188,7 +188,7 @@ def test_a_module_that_cannot_be_run_is_refused(name: object) -> None:
         locate_module(name)
 
 
-def test_a_text_is_a_file_beside_the_test_with_or_without_a_function(tmp_path: Path) -> None:
+def test_a_text_names_a_file_next_to_the_test_with_or_without_a_function(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     whole = locate("train.py", test_folder=tmp_path)
 

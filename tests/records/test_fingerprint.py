@@ -43,7 +43,7 @@ def test_a_collective_has_one_name_whatever_torch_calls_it(name: str, called: st
     assert operation(name) == called
 
 
-def test_types_and_ranks_are_told_in_torchs_words() -> None:
+def test_dtypes_have_torchs_names_and_ranks_are_written_as_ranges() -> None:
     assert entry(input_dtypes=["BFloat16", "Long", "Float8_e4m3fn"]).dtypes == ["bfloat16", "int64", "float8_e4m3fn"]
     with pytest.raises(msgspec.ValidationError, match=r"\$\.collectives"):
         msgspec.json.decode(b'{"collectives": {"1-x": []}}', type=Fingerprint)

@@ -66,7 +66,7 @@ def test_a_bound_has_a_sign_a_number_and_a_unit(written: object, terms: list[Ter
     "written", ["", "fast", "<=", "< 5", "1 2", "nan", "1e999 s", float("inf"), float("nan"), True, None, [1],
                 ">= 1 and >= 2", "1 and 2", "<= 1 and 2", ">= 1 and <= 2 and <= 3"]
 )  # fmt: skip
-def test_what_is_no_bound_is_told_with_examples(written: object) -> None:
+def test_the_error_for_an_invalid_bound_has_examples(written: object) -> None:
     with pytest.raises(ConfigurationError, match=r"is no bound: wanted a number, or a text such as '200us'"):
         terms_of(written)
 
@@ -102,7 +102,7 @@ def test_a_bound_is_kept_by_a_value_and_the_tightest_decides() -> None:
         (2, 1, "at_least=2 is more than at_most=1"),
     ],
 )
-def test_what_cannot_be_is_told(at_least: object, at_most: object, message: str) -> None:
+def test_impossible_bounds_are_an_error(at_least: object, at_most: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         bounds_between(at_least, at_most, unit="s", where="")
 

@@ -38,7 +38,7 @@ def test_a_plan_with_each_kind_is_read_back_as_it_was_written(tmp_path: Path, wo
     assert LaunchPlan.read_from(plan.files.plan) == plan
 
 
-def test_a_plan_tells_what_can_be_expected_of_its_kind(tmp_path: Path) -> None:
+def test_a_plan_checks_the_kind_of_its_work_and_counts_its_processes(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     assert plan.expect(Ranks) == plan.expect(Task) == plan.work
     with pytest.raises(AssertionError, match="wanted Command, found Ranks"):

@@ -53,7 +53,7 @@ def of(test: str, case_id: str = "ws2") -> CaseResult:
         ),
     ],
 )  # fmt: skip
-def test_as_much_of_a_path_is_told_as_it_takes(tests: list[str], titles: list[str]) -> None:
+def test_titles_of_equal_test_names_have_a_part_of_the_path(tests: list[str], titles: list[str]) -> None:
     told = told_apart([of(test) for test in tests])
 
     assert [r.case.title for r in told] == titles
@@ -119,7 +119,7 @@ def load(**changes: float) -> Load:
     return Load(**{**usual, **changes})
 
 
-def test_foreign_cores_are_what_the_launch_did_not_use_and_a_short_body_tells_none() -> None:
+def test_foreign_cores_are_those_the_launch_did_not_use_and_unknown_for_a_short_body() -> None:
     assert load(wall_s=2.0, busy_s=4.0, own_s=2.0).foreign_cores == 1.0
     assert load(own_s=21.0).foreign_cores == 0.0
 

@@ -79,7 +79,7 @@ def text(*fates: RankFate, **changes: Any) -> list[str]:
     return launch_text(result(launches=[launch(*fates, **changes)]), rerun_command="pytest x").splitlines()
 
 
-def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
+def test_a_failed_launch_is_described_by_its_ranks() -> None:
     assert launch_headline(launch(fate(0), fate(1), reason="hung\nand more")) == "launch 2 on 2 ranks: hung"
     assert launch_headline(launch(fate(0))) == "launch 2 on 1 rank: failed"
 
@@ -164,7 +164,7 @@ SIZES = [point(8), point(4096, "beyond-threshold")]
         (result(NO_VALUE), "step: no value (no value in 1 of 5 launches), baseline 20 ms"),
     ],
 )
-def test_the_headline_says_what_decided_or_moved_by_how_much_against_what(made: CaseResult, line: str) -> None:
+def test_the_headline_says_what_decided_or_changed_and_by_how_much(made: CaseResult, line: str) -> None:
     assert conclude(made, STRICT).headline == line
 
 

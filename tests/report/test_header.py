@@ -55,7 +55,7 @@ def test_where_nothing_is_stored_one_line_says_how_a_second_run_compares(tmp_pat
 
 
 @pytest.mark.parametrize("against", ["", "main"])
-def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, against: str) -> None:
+def test_the_header_says_that_timings_on_a_shared_host_have_others_load(tmp_path: Path, against: str) -> None:
     assert "(--distbench-share=host): CPU clocks" in lines(tmp_path, shares_host=True, against=against)[1]
     assert not any("share=host" in line for line in lines(tmp_path, against=against))
 
@@ -78,7 +78,7 @@ def test_a_run_says_how_long_it_takes_and_of_what(
     assert duration_text(tests, slow=slow) == text
 
 
-def test_what_confirming_may_add_is_told() -> None:
+def test_the_duration_includes_what_confirmation_may_add() -> None:
     assert duration_text([16.0], confirm_s=60.0) == "1 test, about 20 s, and up to 60 s to confirm suspicious timings"
     assert duration_text([None], confirm_s=60.0) == "1 test; how long they take is known once they have baselines"
 

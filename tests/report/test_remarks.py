@@ -51,7 +51,7 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
     assert [line.severity for line in lines] == ["plain", "plain", "doubt", "doubt", "doubt"]
 
 
-def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> None:
+def test_injected_slowdowns_are_reported_with_timings_that_they_cannot_reach() -> None:
     assert run_says(result()) == []
 
     assert run_says(of(replace(FOUND, is_chosen=True)))[-1].text == "1 of 1 case detected a slowdown of 20 %"
@@ -80,7 +80,7 @@ def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], s
     assert f"  {said}  " in row.text
 
 
-def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
+def test_the_failure_says_what_was_injected_and_measured_and_what_would_help() -> None:
     conclusion = conclude(of(LOST), Strictness(options=frozenset({"distbench-strict"})))
     said = "a slowdown was not detected: not suspicious: step injected +20.0 %, measured +2.0 % against the baseline"
     assert conclusion.headline == said
@@ -90,7 +90,7 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
     assert text.endswith("again:  pytest test_a.py --distbench-control")
 
 
-def test_doubts_about_a_run_are_a_line_each() -> None:
+def test_remarks_about_a_run_are_a_line_each() -> None:
     [line] = run_says(*[result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
     words = "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
@@ -176,7 +176,7 @@ def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning_and_no_o
         script(WALL, key="script", optimizer_steps=0),
     ],
 )
-def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult) -> None:
+def test_a_case_that_judges_a_loss_or_does_not_train_has_no_remark(other: CaseResult) -> None:
     assert unjudged_learning([other]) == []
 
 

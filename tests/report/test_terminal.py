@@ -21,13 +21,13 @@ from pytest_distbench.report.verdicts import case_table
         (PAIRED, "software differs from the baseline's: torch 2.13.0 -> 2.14.0 (2 cases)"),
     ],
 )
-def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: OtherSideRecord, line: str) -> None:
+def test_changed_software_is_reported_once(reference: OtherSideRecord, line: str) -> None:
     lines = end_of([result(verdict(), reference=reference)] * 2)
 
     assert [found.text for found in lines if "software" in found.text] == [line]
 
 
-def test_remarks_about_a_run_are_told_once() -> None:
+def test_remarks_about_a_run_are_printed_once() -> None:
     made = result(verdict(), reference=STORED)
     failed = replace(made, launches=[replace(made.launches[0], outcome="failed")])
     assert [found.text for found in end_of([failed]) if "software" in found.text] == []
@@ -74,7 +74,7 @@ def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str]
 @pytest.mark.parametrize(
     ("launches", "is_elastic", "is_warned"), [(5, False, False), (4, False, True), (3, True, False), (2, True, True)]
 )
-def test_a_baseline_of_fewer_launches_than_usual_is_told(launches: int, is_elastic: bool, is_warned: bool) -> None:
+def test_a_baseline_of_fewer_launches_than_usual_is_reported(launches: int, is_elastic: bool, is_warned: bool) -> None:
     case = result(verdict("no-baseline"), update="new")
     conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
     case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
@@ -86,7 +86,7 @@ def case(kind: str, name: str) -> CaseResult:
     return replace(made, case=replace(made.case, test="a.py::!x", id=name))
 
 
-def test_a_test_is_told_once_with_its_attempts_and_what_ended_the_first() -> None:
+def test_a_flaky_test_is_reported_once_with_its_attempts_and_the_first_failure() -> None:
     flaky = result(verdict(), flaky=["step +50 %", "step +60 %"])
 
     assert flaky_tests([flaky, flaky, result(verdict(), nodeid="a.py::test_b")]) == {
@@ -120,7 +120,7 @@ def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left:
         ("within-threshold", "", 1, True),
     ],
 )
-def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
+def test_a_training_without_a_judged_loss_is_reported_until_there_is_a_baseline(
     code: str, update: str, verbosity: int, is_told: bool
 ) -> None:
     then = None if code == "no-baseline" else 0.02
@@ -131,7 +131,7 @@ def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
     assert any("nothing judges whether it learns" in line.text for line in lines) is is_told
 
 
-def test_a_trace_is_told_with_its_file_and_with_what_is_missing_of_it() -> None:
+def test_a_trace_is_reported_with_its_file_and_with_what_it_lacks() -> None:
     told = [
         CaseTrace(path="a.gz", of_ranks=["a"]),
         CaseTrace(path="b.gz", why_not="HEAD: it failed"),

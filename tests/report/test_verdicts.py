@@ -20,7 +20,7 @@ from pytest_distbench.report.verdicts import MOST, case_table, number_properties
 from pytest_distbench.store.accept import BaselineChange, baseline_change
 
 
-def test_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
+def test_many_pairs_are_represented_by_their_ends_and_what_changed() -> None:
     verdicts = [verdict("beyond-threshold" if i == 3 else "within-threshold", metric=f"m{i}") for i in range(8)]
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
 
@@ -74,7 +74,7 @@ def test_a_loss_that_fell_looks_like_no_improvement(changes: dict[str, Any], tex
     assert text in change_text(verdict("losses", **changes))
 
 
-def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
+def test_baselines_that_came_or_went_are_named_once_and_counted() -> None:
     lines = change_lines([change("a", None, entry(1.0, 2.0))], unchanged=0)
     assert lines[0] == f"new: a.py::a[{KEY}] (1 metric, 2 launches)"
 
@@ -161,7 +161,7 @@ def test_a_test_is_named_with_its_class_whatever_its_id_holds(nodeid: str, name:
         ({"level": 2, "message_bytes": 8}, "latency[level=2] at 8 B"),
     ],
 )
-def test_a_point_is_told_by_its_axes(at: dict[str, Scalar], text: str) -> None:
+def test_a_point_is_described_by_its_axes(at: dict[str, Scalar], text: str) -> None:
     assert point_text("latency", at) == text
 
 

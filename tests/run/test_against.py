@@ -204,7 +204,7 @@ def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_
     assert (found[False], there) == (given, "extensions" if given is None else given)
 
 
-def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
+def test_a_folder_that_differs_between_sides_needs_no_new_parent_process() -> None:
     assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
 
 

@@ -65,7 +65,7 @@ LOSS = Sample(name="loss", unit="", better="same", value=1.0)
 AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[STEP, LOSS])
 
 
-def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_of_ranks_that_share_cores_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(make_plan(tmp_path), cores=2)
     around = under("warm", monkeypatch)
     with around.during(plan, HERE) as witness:
@@ -281,7 +281,7 @@ def test_what_no_launcher_of_ranks_starts_has_no_layout(tmp_path: Path, monkeypa
     assert asked == []
 
 
-def test_one_that_is_still_in_use_is_told(simulated: SimulatedGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_group_still_in_use_is_reported(simulated: SimulatedGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.0)
     plan = plan_of_of_around(simulated)
     with QuotaAround().during(plan, HERE) as witness:

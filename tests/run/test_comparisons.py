@@ -50,7 +50,7 @@ def test_a_record_keeps_the_baseline_as_it_was() -> None:
     assert stored().record(Made(1.0)).metrics == {}
 
 
-def test_launches_are_looked_at_as_the_reference_wants() -> None:
+def test_a_comparison_says_after_how_many_launches_it_judges() -> None:
     assert list(stored().looks()) == [2, 3, 4]
 
     assert list(stored(update="all").looks()) == [10]
@@ -67,7 +67,7 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
     assert limits[0] > limits[1]
 
 
-def test_an_update_writes_what_moved_and_has_noise_within_bounds() -> None:
+def test_an_update_writes_changed_metrics_that_keep_to_their_bounds() -> None:
     reference = stored(update="all")
     concluded = reference.conclude(result(*QUIET, code="no-baseline"))
     [made] = reference.pending
@@ -132,7 +132,7 @@ def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_
     assert (judgement.kind, judgement.reason) == ("inconclusive", "ranks share a GPU")
 
 
-def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
+def test_a_baseline_file_with_bounds_alone_has_nothing_to_compare_with() -> None:
     bare = replace(entry(1.0), workload="", metrics={}, bounds={"step": "2 s"})
     reference = stored(bare, update="new")
     concluded = reference.conclude(result(*QUIET, code="within-bound"))
@@ -154,7 +154,7 @@ def with_number(*values: float, **changes: Any) -> Any:
     return replace(made, launches=launches, verdicts=[*made.verdicts, missing])
 
 
-def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves_the_rest() -> None:
+def test_an_update_of_new_metrics_adds_what_a_baseline_lacks_and_keeps_the_rest() -> None:
     known = entry(*QUIET, tolerance=0.3)
     reference = stored(known, update="new", update_launches=None)
     source = Made()
@@ -183,7 +183,7 @@ def test_an_update_of_what_is_new_leaves_one_launch_other_software_and_another_w
         assert reference.pending == []
 
 
-def test_a_clock_of_one_launch_cannot_be_compared_and_is_measured_anew_with_the_tolerance_that_was_set() -> None:
+def test_a_timing_of_one_launch_is_recorded_again_and_keeps_its_tolerance() -> None:
     known = entry(1.0)
     known = replace(known, tolerances={"step": 0.3})
     reference = stored(known, update="new", update_launches=5)

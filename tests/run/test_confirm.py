@@ -101,7 +101,7 @@ def rerun(case: Suspect, *, budget_s: float = 60.0, why_not: str = "") -> Rerun:
     )  # fmt: skip
 
 
-def settle(
+def confirm_case(
     source: Source, case: Suspect, how: Rerun, of_its_time: Source | None = None, exchanged: Source | None = None
 ) -> tuple[str, str, int]:
     confirmation = Confirmation(REQUEST, case, how)
@@ -116,13 +116,13 @@ def settle(
 def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
     case = suspect()
 
-    assert settle(Pairs(slower), case, rerun(case))[::2] == (kind, LOOKS[0])
+    assert confirm_case(Pairs(slower), case, rerun(case))[::2] == (kind, LOOKS[0])
 
 
 @pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "environment", "beyond"), (0.71, "unchanged", "within")])
 def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str) -> None:
     case = suspect(is_itself=True)
-    found, reason, pairs = settle(Alone(now), case, rerun(case))
+    found, reason, pairs = confirm_case(Alone(now), case, rerun(case))
 
     assert (found, pairs) == (kind, 0)
     assert reason.startswith("the code equals the baseline commit 3f2a91c0d4")
@@ -148,7 +148,7 @@ def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
     trees: tuple[float, float], kind: str, told: str, pairs: int
 ) -> None:
     case, second = suspect(), Pairs(trees[1])
-    found, reason, _ = settle(Pairs(trees[0]), case, rerun(case), exchanged=second)
+    found, reason, _ = confirm_case(Pairs(trees[0]), case, rerun(case), exchanged=second)
 
     assert (found, len(second)) == (kind, pairs)
     assert fnmatch(reason, told)
@@ -162,7 +162,7 @@ def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
 def test_where_nothing_can_be_seen_again_the_first_red_stands(others_s: float, second: Pairs) -> None:
     case = suspect()
     how = dataclasses.replace(rerun(case), others_s=others_s)
-    kind, reason, _ = settle(Pairs(1.3), case, how, exchanged=second)
+    kind, reason, _ = confirm_case(Pairs(1.3), case, how, exchanged=second)
 
     assert kind == "regressed"
     assert reason.endswith("A/A noise +0.1 %")
@@ -171,12 +171,12 @@ def test_where_nothing_can_be_seen_again_the_first_red_stands(others_s: float, s
 @pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
 def test_a_revision_that_breaks_decides_nothing(breaks_at: int, error: str) -> None:
     case = suspect()
-    found = settle(Pairs(1.3, breaks_at=breaks_at, error=error), case, rerun(case))
+    found = confirm_case(Pairs(1.3, breaks_at=breaks_at, error=error), case, rerun(case))
 
     assert found == ("not decided", error or "in 3f2a91c0d4: hung", -1)
 
 
-class Clock:
+class SimulatedTime:
     """Time that passes as pairs are made."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ class Clock:
 class Slow(Pairs):
     """Pairs that take their time, an open answer for ever."""
 
-    def __init__(self, clock: Clock, *each_s: float) -> None:
+    def __init__(self, clock: SimulatedTime, *each_s: float) -> None:
         super().__init__(1.1)
         self._clock, self._each_s = clock, each_s
 
@@ -208,7 +208,7 @@ class Slow(Pairs):
 def test_no_pair_begins_that_would_end_behind_the_budget(
     monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], budget_s: float, pairs: int, took_s: float, why_not: str
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = SimulatedTime(monkeypatch)
     source, case = Slow(clock, *each_s), suspect()
     began_at = clock.now
     confirmation = Confirmation(REQUEST, case, rerun(case, budget_s=budget_s))
@@ -257,13 +257,13 @@ def test_with_the_old_software_at_hand_the_change_is_split() -> None:
     for index in range(LOOKS[0]):
         old.launches.append(launch(index, 1.2))
         old.others.append(launch(index, 1.0, "2.12.0"))
-    kind, reason, _ = settle(Pairs(1.0), case, rerun(case), old)
+    kind, reason, _ = confirm_case(Pairs(1.0), case, rerun(case), old)
 
     assert kind == "environment"
     assert reason.endswith("of +20.0 % by interleaved A/B: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
 
 
-def test_an_interleaved_launch_takes_no_longer_than_this_tree_made_likely() -> None:
+def test_an_interleaved_launch_is_limited_by_the_candidates_duration() -> None:
     request = LaunchRequest(
         title="t", work=Ranks(body=BodyReference(file="f", function="g")), world_size=2, backend="gloo", device="cpu",
         timeout_s=600.0,
@@ -327,7 +327,7 @@ def commit(root: Path, **files: str) -> str:
     [({"work": "slower"}, 1, False), ({"other": "new"}, 1, False), ({}, 0, True)],
     ids=["code", "another file", "baselines alone"],
 )
-def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_alone(
+def test_a_commit_that_changed_code_is_not_its_own_baseline_commit(
     store: Baselines, tmp_path: Path, files: dict[str, str], steps_back: int, is_itself: bool
 ) -> None:
     path = store.path(TEST, KEY)
@@ -347,7 +347,7 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
 def test_what_is_out_of_time_is_not_decided() -> None:
     case = suspect()
 
-    assert settle(Pairs(1.3), case, rerun(case, why_not="no time")) == ("not decided", "no time", -1)
+    assert confirm_case(Pairs(1.3), case, rerun(case, why_not="no time")) == ("not decided", "no time", -1)
 
 
 def test_it_says_about_how_long_it_takes() -> None:
@@ -367,7 +367,7 @@ def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: Baselines
 
 
 def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = SimulatedTime(monkeypatch)
     budget = Allowance(60.0)
 
     @contextlib.contextmanager

@@ -88,7 +88,7 @@ def test_another_training_than_the_baseline_commit_computes_is_red_whatever_is_s
 
 
 @every
-def test_an_environment_beyond_and_a_code_within_the_limit_pass_and_name_both(losses: list[float]) -> None:
+def test_a_change_by_environment_and_code_passes_and_names_both(losses: list[float]) -> None:
     moved = other(losses)
     _, after = confirmed(launch(losses), launch(rounded(moved)), launch(moved))
 
@@ -97,7 +97,7 @@ def test_an_environment_beyond_and_a_code_within_the_limit_pass_and_name_both(lo
 
 
 @every
-def test_a_number_of_one_seed_that_other_software_left_in_doubt_is_answered(losses: list[float]) -> None:
+def test_a_number_of_one_seed_that_other_software_left_open_is_decided(losses: list[float]) -> None:
     newer = {**SOFTWARE, "torch": "9.9"}
     here = launch(rounded(losses), 4.2, newer)
     before, fault = confirmed(launch(losses), here, launch(rounded(losses), 4.0, newer))

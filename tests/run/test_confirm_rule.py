@@ -127,7 +127,7 @@ def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
         (1.0, (0.7, 0.71, 0.7), "environment"),
     ],
 )
-def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_its_code(
+def test_a_later_baseline_is_judged_with_the_one_before_it(
     slower: float, stored: Sequence[float], kind: VerdictName
 ) -> None:
     [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
@@ -138,7 +138,7 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     assert replaced(later, before=entry(0.0, 2.0)).of_pairs == {"step": pytest.approx(0.1)}
 
 
-def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:
+def test_noise_between_equal_launches_vetoes_no_more_than_its_share() -> None:
     [found] = confirmed(turns(1.5, itself=1.25, count=LOOKS[-1]))
     assert found.kind == "inconclusive"
     assert "this machine is too noisy" in found.reason
@@ -152,7 +152,7 @@ def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> N
     assert (last.kind, last.is_open) == ("inconclusive", False)
 
 
-def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
+def test_a_metric_that_the_revision_does_not_record_stays_inconclusive() -> None:
     sides = turns(1.25)
     other = [launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE) for _ in range(2)]
     found = {j.metric: j for j in confirmed((sides[0], *other))}
@@ -165,7 +165,7 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     ("before", "after"),
     [("beyond-threshold", "inconclusive"), ("communication", "changed"), ("low-power", "unchanged")],
 )
-def test_where_nothing_ran_in_turns_what_only_the_clock_says_is_inconclusive(before: str, after: VerdictName) -> None:
+def test_a_timing_is_inconclusive_if_no_interleaved_launch_ran(before: str, after: VerdictName) -> None:
     verdict = replace(EXACT if before == "communication" else SLOWER, code=before, reason="why")
     [found] = undecided([verdict], "it hung")
 
@@ -252,7 +252,7 @@ def test_an_open_comparison_names_the_slowdown_that_so_noisy_pairs_detect(noise:
 
 
 @pytest.mark.parametrize("other", [2.05, 1.9, 2.4])
-def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(other: float) -> None:
+def test_the_first_launches_count_for_whether_the_code_repeats_itself(other: float) -> None:
     def losses(last: float) -> LaunchRecord:
         curve = Sample(name="loss", unit="", better="curve", value=last, values=[3.0, 2.5, last])
         return LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[curve], software=dict(SOFTWARE))

@@ -81,7 +81,7 @@ class Session:
         yield
 
 
-def plant(session: Session, *, healthy: CaseResult = HEALTHY) -> Any:
+def inject(session: Session, *, healthy: CaseResult = HEALTHY) -> Any:
     work = Ranks(body=BODY)
     launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
     found = control.inject_slowdown(session, dataclasses.replace(REQUEST, launched=launched), healthy)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
     """The interleaved launches: 1.4 s with the delay, else 1 s. It collects the requests."""
     asked: list[LaunchRequest] = []
 
-    class Beside(Source):
+    class Interleaving(Source):
         def __init__(self, launching: object, request: LaunchRequest, variant: object, *, has_control: bool) -> None:
             super().__init__()
             asked.append(request)
@@ -105,21 +105,21 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
             self.others.append(launch(1.0))
             self.controls.append(launch(noise))
 
-    monkeypatch.setattr(control, "PairedLaunches", Beside)
+    monkeypatch.setattr(control, "PairedLaunches", Interleaving)
     return asked
 
 
 @pytest.mark.parametrize(("share", "planted"), [(None, 0.4), (0.2, 0.2)])
 def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float | None, planted: float) -> None:
     session = Session(verdict("within-threshold"), share=share)
-    found = plant(session)
+    found = inject(session)
 
     assert (found.share, found.is_chosen) == (pytest.approx(planted), share is not None)
     assert [request.delay for request in session.planted] == [pytest.approx(planted)]
 
 
 def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequest]) -> None:
-    found = plant(Session(verdict("low-power")))
+    found = inject(Session(verdict("low-power")))
 
     assert (found.step, found.found, found.launches, beside) == ("screening", [], 1, [])
 
@@ -129,7 +129,7 @@ def test_a_suspect_or_a_case_without_a_baseline_is_decided_by_interleaving(
     beside: list[LaunchRequest], has_baseline: bool
 ) -> None:
     code = "beyond-threshold" if has_baseline else "no-baseline"
-    found = plant(Session(verdict(code), suspect=object() if has_baseline else None, has_baseline=has_baseline))
+    found = inject(Session(verdict(code), suspect=object() if has_baseline else None, has_baseline=has_baseline))
 
     assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 3)
     assert [(v.kind, v.ratio) for v in found.found] == [("regressed", pytest.approx(1.4, rel=0.01))]
@@ -137,7 +137,7 @@ def test_a_suspect_or_a_case_without_a_baseline_is_decided_by_interleaving(
 
 
 def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
-    found = plant(Session(verdict("beyond-threshold"), suspect=NotRecorded("its baseline is not committed")))
+    found = inject(Session(verdict("beyond-threshold"), suspect=NotRecorded("its baseline is not committed")))
 
     assert (found.step, found.why_alone) == ("stored", "its baseline is not committed")
     assert found.found
@@ -154,19 +154,19 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
 def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Finding], why: str) -> None:
     session = Session(*verdicts)
     session.launches = launches
-    assert why in plant(session).why_not
+    assert why in inject(session).why_not
 
 
-def test_a_case_without_clocks_is_left_alone() -> None:
+def test_a_case_without_timings_gets_no_slowdown() -> None:
     measured = [replace(m, better="exact") for m in HEALTHY.launches[0].measurements]
     healthy = replace(HEALTHY, launches=[replace(HEALTHY.launches[0], measurements=measured)])
 
-    assert plant(Session(), healthy=healthy) is None
+    assert inject(Session(), healthy=healthy) is None
 
 
 def test_what_cannot_be_delayed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
     row = dataclasses.replace(LAUNCH_KINDS[Ranks], why_no_delay="nobody can delay it")
     monkeypatch.setitem(LAUNCH_KINDS, Ranks, row)
-    assert plant(session).why_not == "nobody can delay it"
+    assert inject(session).why_not == "nobody can delay it"
     assert session.planted == []

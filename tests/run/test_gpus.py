@@ -125,7 +125,7 @@ def test_the_wait_ends_before_somebody_else_ends_the_test(nvml: Nvml, plan: Laun
         ("exit 9", []),
     ],
 )
-def test_what_nvidia_smi_complains_of_stands_beside_a_failure(
+def test_a_complaint_of_nvidia_smi_is_a_remark_on_a_failure(
     nvml: Nvml, plan: LaunchPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: list[str]
 ) -> None:
     tool = tmp_path / "nvidia-smi"

@@ -40,7 +40,7 @@ def test_rows_of_kinds_say_what_runs_where() -> None:
     assert Hosting() == HERE
 
 
-def test_ranks_of_a_side_without_a_launcher_are_told_what_lacks(tmp_path: Path) -> None:
+def test_ranks_of_a_side_without_a_launcher_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(LauncherError, match="needs a launcher, and its side has none"):
         kind_of(RANKS).run(make_plan(tmp_path), Side())
 

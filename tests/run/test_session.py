@@ -205,7 +205,7 @@ def test_an_open_answer_that_is_not_worth_another_sample_stays_open(session: Ses
 @pytest.mark.parametrize(
     ("work", "given", "limited"), [(Ranks(body=BODY), False, False), (Long(), False, True), (Long(), True, False)]
 )
-def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_long_as_their_row_says(
+def test_launches_are_pairs_under_against_and_limited_in_time_by_their_kind(
     session: Session, against: str | None, kind: type[Source], work: Work, given: bool, limited: bool
 ) -> None:
     settings = SimpleNamespace(is_paired=against is not None, attach=None, launches=(None, 9 if given else None))

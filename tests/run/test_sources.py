@@ -77,7 +77,7 @@ def test_a_number_is_made_of_one_launch_of_each_run_up_to_those_there_are() -> N
     assert len(source) == 1
 
 
-def test_functions_without_a_number_are_told_with_their_line() -> None:
+def test_a_function_that_returns_no_number_is_an_error_with_its_line() -> None:
     assert values(derived(lambda a: None, Made(1.0))) == [None]
     with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
         derived(lambda a: -5.0, Made(1.0))
@@ -186,7 +186,7 @@ def test_a_launch_that_does_not_pass_ends_the_turns_and_is_named() -> None:
 
 
 @pytest.mark.parametrize("has_control", [False, True])
-def test_a_pair_is_a_launch_of_each_side_and_a_control_the_reference_once_more(has_control: bool) -> None:
+def test_a_pair_has_a_launch_of_each_side_and_a_control_a_second_of_the_other_side(has_control: bool) -> None:
     current, reference, *controls = (launch(0) for _ in range(2 + has_control))
     sides = Sides([[current, reference, *controls]])
     made = PairedLaunches(sides, REQUEST, MAIN, has_control=has_control)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_a_pair_is_a_launch_of_each_side_and_a_control_the_reference_once_more(h
 
 
 @pytest.mark.parametrize(("side", "has_control"), [(0, True), (0, False), (1, False)])
-def test_a_side_that_does_not_pass_is_all_that_is_told(side: int, has_control: bool) -> None:
+def test_a_launch_that_does_not_pass_is_all_that_is_kept(side: int, has_control: bool) -> None:
     failed = launch(1, outcome="failed")
     broken = [failed if number == side else None for number in range(2 + has_control)]
     sides = Sides([[launch()] * (2 + has_control), broken])
@@ -236,7 +236,7 @@ def test_a_confirmation_ends_where_the_revision_does_not_pass_and_says_why(side:
     assert (made.alone, made.failed, len(made), made.most) == ("in 3f2a91c0d4: hung in body", None, 1, 1)
 
 
-def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
+def test_a_test_whose_file_the_other_revision_lacks_runs_once_alone() -> None:
     made = PairedLaunches(Sides(has_body=False), REQUEST, MAIN)  # type: ignore[arg-type]
     alternate([made], 5)
 
@@ -244,7 +244,7 @@ def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
     assert made.alone == "the test does not exist in main"
 
 
-def test_launches_are_numbered_and_told_what_they_are_for() -> None:
+def test_launches_are_numbered_and_know_which_metrics_to_measure() -> None:
     made = Launches(Sides(), REQUEST, Pacer(0.0))  # type: ignore[arg-type]
     made.add()
     made.add(only=["step"])
@@ -254,7 +254,7 @@ def test_launches_are_numbered_and_told_what_they_are_for() -> None:
     assert made.failed is None
 
 
-def test_a_body_that_only_the_ranks_of_the_reference_miss_is_no_failure_and_leaves_no_logs() -> None:
+def test_a_body_that_the_other_revision_lacks_is_no_failure_and_leaves_no_logs() -> None:
     error = ErrorReport(kind="BodyError", message="x.py has no 'body'", traceback="", raised_at=0.0)
     fate = RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)
     missing = replace(launch(outcome="failed"), fates=[fate])

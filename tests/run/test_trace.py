@@ -42,7 +42,7 @@ def wants(case: CaseResult, cases: Any = "regressed", *, judges: bool = True) ->
         (result(verdict("beyond-threshold"), launches=FAILED), False),
     ],
 )
-def test_a_regression_of_a_clock_or_a_rate_gets_one_and_where_all_are_asked_for_all_that_passed(
+def test_a_regressed_timing_or_rate_gets_a_trace_or_all_that_passed_if_asked_for(
     case: CaseResult, expected: bool
 ) -> None:
     assert wants(case) is expected
@@ -51,7 +51,7 @@ def test_a_regression_of_a_clock_or_a_rate_gets_one_and_where_all_are_asked_for_
     assert not wants(case, "all", judges=False)
 
 
-def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(project: Project) -> None:
+def test_a_launch_without_traces_is_reported_and_the_verdict_stands(project: Project) -> None:
     """These ranks are made up, and write none."""
     made = project(TEST)
     told = run(made, "--distbench-trace=all", "--distbench-json=r.json")
@@ -99,7 +99,7 @@ def test_places_are_those_of_a_timing_that_ab_found_regressed(case: CaseResult) 
     assert places(case) is None
 
 
-def test_why_there_are_no_places_is_told() -> None:
+def test_a_result_without_places_says_why() -> None:
     case = result(SLOWER)
     failed = places(case)
 

@@ -88,7 +88,7 @@ def test_submodules_are_there_at_the_commits_of_the_revision_and_go_again(nested
     assert (nested.path / "outer" / "value.py").read_text() == "VALUE = 2"
 
 
-def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(nested: pytest.Pytester) -> None:
+def test_a_missing_commit_of_a_submodule_is_an_error_with_the_command(nested: pytest.Pytester) -> None:
     revision = find_revision("HEAD", nested.path)
     git(nested.path, "update-index", "--cacheinfo", f"160000,{'1' * 40},outer")
     git(nested.path, "commit", "-qm", "a commit nobody has")
@@ -112,7 +112,7 @@ def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(n
     ],
     ids=["changed", "untracked and gone", "ignored"],
 )
-def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
+def test_a_copy_of_the_working_tree_has_its_files_under_another_commits_name(
     committed: pytest.Pytester, write: dict[str, str | None], held: dict[str, str | None]
 ) -> None:
     for name, text in write.items():
@@ -261,7 +261,7 @@ def test_a_submodule_that_is_not_checked_out_here_is_not_there_either(nested: py
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-def test_a_file_that_has_moved_is_compared_with_what_it_was(imported: Path, is_other: bool) -> None:
+def test_a_renamed_file_is_compared_with_its_former_self(imported: Path, is_other: bool) -> None:
     git(imported, "mv", "conftest_of_it.py", "was_there.py")
     git(imported, "commit", "--quiet", "--message", "elsewhere")
     git(imported, "mv", "was_there.py", "conftest_of_it.py")

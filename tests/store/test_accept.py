@@ -89,7 +89,7 @@ BY_ITS_OWN = "its test failed after it was measured, by an assertion of its own"
         ([{}, {"launches": [replace(result(0.1).launches[0], outcome="failed")]}], "a launch of its test did not pass"),
     ],
 )
-def test_numbers_of_a_test_that_failed_beside_its_verdicts_are_no_baseline(
+def test_numbers_of_a_test_that_failed_by_more_than_verdicts_are_no_baseline(
     cases: list[dict[str, Any]], why: str
 ) -> None:
     made = [result(*FIVE, **changes) for changes in cases]
@@ -219,7 +219,7 @@ FEW = "is new or changed, and has {} of the {} launches"
         (measured(launches=3, codes=SLOWER), recorded(CURVE), f"step {FEW.format(3, 5)}"),
     ],
 )
-def test_what_must_not_be_a_baseline_is_refused_and_told_what_measures_it(
+def test_numbers_that_must_not_be_a_baseline_are_refused_with_the_next_step(
     made: CaseResult, stored: BaselineEntry | None, said: str
 ) -> None:
     with pytest.raises(NotABaseline, match=said):

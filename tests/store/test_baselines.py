@@ -109,7 +109,7 @@ def test_single_numbers_that_were_edited_are_no_recording(
     ],
     ids=["file", "function", "folder"],
 )
-def test_a_file_that_moved_keeps_who_recorded_it(store: Baselines, repository: Path, old: str, new: str) -> None:
+def test_a_renamed_file_keeps_its_baseline_commit(store: Baselines, repository: Path, old: str, new: str) -> None:
     measured = entry(1.0, 1.1, 1.2)
     store.write(old, KEY, measured)
     first = commit(repository, "one")
@@ -138,7 +138,7 @@ def test_what_nobody_can_read_is_no_recording_and_hides_none(store: Baselines, r
     assert [commit for commit, _, _ in recordings(path, repository)] == [first]
 
 
-def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: Baselines, repository: Path) -> None:
+def test_an_uncommitted_or_ignored_baseline_is_an_error(store: Baselines, repository: Path) -> None:
     (repository / "a").write_text("")
     commit(repository, "one")
     store.write(TEST, KEY, entry(1.0, 1.1))
@@ -150,7 +150,7 @@ def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: Baseli
         recording_commit(path, repository)
 
 
-def test_another_repository_or_none_is_told(tmp_path: Path) -> None:
+def test_a_baseline_outside_of_the_repository_is_an_error(tmp_path: Path) -> None:
     store = Baselines(tmp_path / "baselines", PLATFORM)
     store.write(TEST, KEY, entry(1.0, 1.1))
     with pytest.raises(NotRecorded, match="not in the repository of the tests"):
@@ -160,7 +160,7 @@ def test_another_repository_or_none_is_told(tmp_path: Path) -> None:
         recording_commit(store.path(TEST, KEY), tmp_path)
 
 
-def test_a_shallow_clone_is_told_with_the_command_that_deepens_it(store: Baselines, repository: Path) -> None:
+def test_a_shallow_clone_is_an_error_with_the_command_that_deepens_it(store: Baselines, repository: Path) -> None:
     store.write(TEST, KEY, entry(1.0, 1.1))
     commit(repository, "one")
     (repository / "other").write_text("x")
@@ -280,7 +280,7 @@ def test_what_is_wrong_in_a_file_is_named(store: Baselines, old: str, new: str, 
         read_file(path)
 
 
-def test_a_recorded_entry_without_metrics_is_refused_and_one_of_bounds_alone_is_read(store: Baselines) -> None:
+def test_a_recorded_baseline_without_metrics_is_refused_and_bounds_alone_are_read(store: Baselines) -> None:
     path = store.write(TEST, KEY, entry(1.0, metrics={}))
     with pytest.raises(StoredFileError, match="metrics` is empty: a recorded baseline has at least one"):
         read_file(path)
@@ -308,7 +308,7 @@ def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: B
         ("x" * 300 + "-ws2.gloo.warm", ["x" * 300 + "-ws2"], True),
     ],
 )
-def test_an_entry_of_another_tool_belongs_to_the_test_whose_id_its_name_begins_with(
+def test_a_baseline_of_another_tool_belongs_to_the_test_whose_id_begins_its_name(
     store: Baselines, key: str, ids: list[str], *, is_one: bool
 ) -> None:
     store.write(TEST, key, entry(1.0))
@@ -423,7 +423,7 @@ def test_a_file_that_is_a_link_is_refused_and_stays(store: Baselines, tmp_path: 
     assert elsewhere.read_bytes() == before
 
 
-def test_a_test_without_files_has_no_entries(store: Baselines) -> None:
+def test_a_test_without_files_has_no_baselines(store: Baselines) -> None:
     assert store.of_test(TEST) == {}
     assert store.read(TEST, KEY) is None
     assert not store.delete(TEST, KEY)
@@ -448,7 +448,7 @@ def test_writing_one_case_leaves_the_others_untouched(store: Baselines) -> None:
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)  # of its inode nothing was set
 
 
-def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(store: Baselines) -> None:
+def test_tests_outside_of_the_root_directory_have_their_own_folders(store: Baselines) -> None:
     tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
     places = [store.write(test, KEY, entry(i)).relative_to(store.folder) for i, test in enumerate(tests)]
 

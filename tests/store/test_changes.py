@@ -68,7 +68,7 @@ def changes(old: Path, new: Path, *, parts: tuple[str, ...] = (), platform: str 
     return [f"{change.kind} {change.name.test}" for change in found], unchanged
 
 
-def test_changes_are_found_entry_by_entry_and_the_rest_is_counted(store: Baselines, tmp_path: Path) -> None:
+def test_changes_are_found_baseline_by_baseline_and_equal_ones_are_counted(store: Baselines, tmp_path: Path) -> None:
     then = Baselines(tmp_path / "then", PLATFORM)
     then.write(TEST, KEY, entry(1.0))
     then.write(OTHER, KEY, entry(1.0))
@@ -107,7 +107,7 @@ def exact(*values: float) -> BaselineEntry:
     return entry(1.0, metrics={"count": baseline_of(values, "exact", "", name="count")})
 
 
-def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> None:
+def test_equal_baselines_are_no_change_and_every_field_that_differs_is_noted() -> None:
     assert baseline_change(NAME, entry(1.0), entry(1.0)) is None
 
     assert (change(None, entry(1.0)).kind, change(entry(1.0), None).kind) == ("new", "removed")

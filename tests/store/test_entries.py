@@ -157,7 +157,7 @@ def unused(store: Baselines, seen: dict[tuple[str, str], bool], *reported: str, 
         (TEST, "ws2", "old-ws2:local@ws1", 1, True),
     ],
 )
-def test_an_entry_is_unused_if_its_test_ran_without_it_or_is_gone(
+def test_a_baseline_is_unused_if_its_test_ran_without_it_or_is_gone(
     store: Baselines, test: str, ran: str, key: str, ranks: int, *, is_unused: bool
 ) -> None:
     stored_of_unused(store, test, key, world_size=ranks)
@@ -165,7 +165,7 @@ def test_an_entry_is_unused_if_its_test_ran_without_it_or_is_gone(
     assert unused(store, {(TEST, ran): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
 
 
-def test_entries_of_other_conditions_belong_to_other_runs(store: Baselines) -> None:
+def test_baselines_of_other_conditions_belong_to_other_runs(store: Baselines) -> None:
     stored_of_unused(store, TEST, "ws4", world_size=4)
     stored_of_unused(store, TEST, "old-ws2", backend="nccl")
     stored_of_unused(store, TEST, "ws2:@cooling=low", around={"cooling": "low"})
@@ -173,7 +173,7 @@ def test_entries_of_other_conditions_belong_to_other_runs(store: Baselines) -> N
     assert unused(store, {(TEST, "ws2"): True}) == []
 
 
-def test_entries_outside_the_folders_of_the_run_are_left_alone(store: Baselines) -> None:
+def test_baselines_outside_the_folders_of_the_run_are_left_alone(store: Baselines) -> None:
     stored_of_unused(store, "suites/test_gone.py::test_a", "ws2")
 
     assert unused(store, {(TEST, "ws2"): True}, root="suites/test_a.py") == []
@@ -191,7 +191,7 @@ def test_a_name_that_merely_holds_such_a_word_is_a_name(text: str) -> None:
     assert selection([text])(BaselineName(platform="p", test=f"test_{text}.py::test_it", key="ws2.gloo.warm"))
 
 
-def test_a_skipped_case_keeps_its_entries_also_those_of_its_named_runs(store: Baselines) -> None:
+def test_a_skipped_case_keeps_its_baselines_also_those_of_its_named_runs(store: Baselines) -> None:
     for key in ("b-ws2", "b-ws2:one", "bb-ws2"):
         stored_of_unused(store, TEST, key)
 

@@ -25,7 +25,7 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     ("content", "problem"),
     [("name = ", "is no TOML: Invalid value (at "), (b"name = '\xff'", "is no TOML: 'utf-8' codec")],
 )
-def test_what_is_no_toml_is_told_with_its_file(tmp_path: Path, content: str | bytes, problem: str) -> None:
+def test_an_invalid_toml_file_is_an_error_that_names_it(tmp_path: Path, content: str | bytes, problem: str) -> None:
     with pytest.raises(StoredFileError, match=re.escape(f"{tmp_path / 'a.toml'}: {problem}")):
         read_experiment(written(tmp_path, content), with_addresses=False)
     with pytest.raises(StoredFileError, match=re.escape(f"{tmp_path / 'none.toml'}: cannot read: ")):
@@ -97,7 +97,7 @@ def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> No
         ("currency =", "kurrency = 1\ncurrency =", "Object contains unknown field `kurrency`"),
     ],
 )
-def test_what_is_wrong_with_a_list_is_told_with_its_key(tmp_path: Path, line: str, by: str, problem: str) -> None:
+def test_an_error_in_a_price_list_names_the_key(tmp_path: Path, line: str, by: str, problem: str) -> None:
     assert LIST.count(line) >= 1
     path = written(tmp_path, LIST.replace(line, by))
 
@@ -168,7 +168,7 @@ ARRAY = "Expected `bool | int | float | str`, got `array` - at"
         ("[tests.a]\nb = 1", "tests: wanted text, a number, true or false; found a table"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, content: str, problem: str) -> None:
+def test_an_error_in_an_experiment_names_the_key(tmp_path: Path, content: str, problem: str) -> None:
     path = written(tmp_path, content)
 
     with pytest.raises(StoredFileError, match=re.escape(f"{path}: {problem}")) as told:

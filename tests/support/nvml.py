@@ -364,7 +364,7 @@ def _clock(nvml: Nvml, card: Card, kind: int) -> int:
     return {pynvml.NVML_CLOCK_SM: state.sm_mhz, pynvml.NVML_CLOCK_MEM: state.memory_mhz}[kind]
 
 
-def _set_clock(card: Card, clock: int) -> int | None:
+def _set_frequency(card: Card, clock: int) -> int | None:
     chosen = clock == pynvml.NVML_CLOCK_ID_APP_CLOCK_TARGET and card.set_mhz is not None
     return card.set_mhz if chosen else card.max_mhz
 
@@ -427,7 +427,7 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     "GetP2PStatus": lambda nvml, card, other, kind: 0 if other[0].uuid in card.reads else 3,
     "GetTopologyCommonAncestor": lambda nvml, card, other: card.routes.get(other[0].uuid, 40),
     "GetClockInfo": _clock,
-    "GetClock": lambda nvml, card, kind, clock: _set_clock(card, clock),
+    "GetClock": lambda nvml, card, kind, clock: _set_frequency(card, clock),
     "GetTemperature": lambda nvml, card, sensor: nvml.state(card).temperature_c,
     "GetPowerUsage": lambda nvml, card: _milliwatts(nvml.state(card).power_w),
     "GetUtilizationRates": lambda nvml, card: SimpleNamespace(gpu=round(100 * nvml.state(card).utilisation)),

@@ -61,7 +61,7 @@ def test_what_is_described_is_what_ranks_recorded(launch: Launch) -> None:
     assert [m.better for m in record.measurements] == ["lower", "lower", "exact", "lower"]
 
 
-def test_a_list_has_a_value_for_each_launch_and_begins_anew(launch: Launch) -> None:
+def test_a_list_has_a_value_for_each_launch_and_starts_over(launch: Launch) -> None:
     assert [values(launch({"step": [1.0, 2.0]}, index))["step"] for index in range(3)] == [1.0, 2.0, 1.0]
 
 

@@ -256,7 +256,7 @@ def test_new_baselines_become_a_branch_and_a_pull_request_with_the_old_and_new_n
     assert "::error" not in told
 
 
-def test_a_repository_that_lets_no_workflow_open_a_pull_request_is_told_where_that_is_set(proposed: Job) -> None:
+def test_a_refused_pull_request_is_an_error_that_names_the_setting(proposed: Job) -> None:
     proposed.set(REFUSED="pr create")
     told = proposed.run("propose", 1)
 

@@ -60,7 +60,7 @@ def about(findings: list[Finding], subject: str) -> list[Finding]:
     return [finding for finding in findings if finding.case == subject]
 
 
-def test_a_gpu_with_other_processes_and_held_clocks() -> None:
+def test_a_gpu_with_other_processes_and_throttling_is_reported() -> None:
     hot = State(temperature_c=88, held=("HwThermalSlowdown",), processes={4711: 0.5})
     card = Card(name=H100, uuid="GPU-1", bus=1, states={0.0: hot}, persistence=False, power_limit_w=500.0)
     found = about(examine(Host(cards=[card])), "GPU 0")
@@ -239,7 +239,7 @@ def test_shared_memory_has_to_do_for_nccl_on_each_gpu(
         ("1.13.1", "3.11.7", "fail", "torch 1.13.1; ranks need", f"pip install 'torch>={text(OLDEST_TORCH)}'"),
     ],
 )
-def test_a_release_of_torch_is_tested_or_told_with_the_nearest(
+def test_a_release_of_torch_is_tested_or_reported_with_the_nearest(
     torch: str, python: str, level: str, found: str, advice: str
 ) -> None:
     first, *_ = release(torch, f"{python}.1")
@@ -249,7 +249,7 @@ def test_a_release_of_torch_is_tested_or_told_with_the_nearest(
     assert advice in str(first.differences)
 
 
-def test_what_a_release_lacks_is_told() -> None:
+def test_features_that_a_release_lacks_are_reported() -> None:
     _, *lacks = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
 
     assert [(lack.code, lack.reason.partition("lacks")[0]) for lack in lacks] == [("note", "no distbench_numa_binding")]
@@ -294,7 +294,7 @@ def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_
     assert (unreadable.code, str(path) in unreadable.reason) == ("warn", True)
 
 
-def test_memory_that_is_not_told_is_left_out() -> None:
+def test_memory_that_is_not_reported_is_left_out() -> None:
     [first, *_] = about(examine(HOSTS["GB10"]), "GPU 0")
 
     assert first.reason == "NVIDIA GB10, 30 C"

@@ -18,7 +18,7 @@ from pytest_distbench.tools.transfer import baseline_rows, exported_baselines, w
 FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
 
 
-def test_json_lines_are_read_back_whole_up_to_one_that_is_no_entry(tmp_path: Path) -> None:
+def test_json_lines_are_read_back_up_to_one_that_is_no_baseline(tmp_path: Path) -> None:
     with (tmp_path / "all.json").open("wb") as out:
         write_json([FILE, FILE], out)
         out.write(b"{}\n")
@@ -36,7 +36,7 @@ def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
     assert [file.platform for _, file in exported_baselines(tmp_path)] == ["a", "b"]
 
 
-def test_an_entry_has_a_row_per_metric_and_launch() -> None:
+def test_a_baseline_has_a_row_per_metric_and_launch() -> None:
     sweep = baseline_of([0.1, 0.2], at={"message_bytes": 8})
     metrics = {"latency[message_bytes=8]": sweep, "steps": baseline_of([None], "steps", "", name="steps")}
     table = baseline_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])

@@ -108,7 +108,7 @@ def test_every_page_that_is_named_has_that_section() -> None:
         ("rank 0 printed nothing", "matches nothing in the output"),
     ],
 )
-def test_what_was_printed_leads_to_its_entry(printed: str, name: str) -> None:
+def test_a_printed_line_leads_to_its_term(printed: str, name: str) -> None:
     assert names(printed)[0] == name or name in ("latency", "flaky")
     assert name in names(printed)
 
@@ -151,7 +151,7 @@ def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
         assert [line for line in said if not explain(line)] == []
 
 
-def test_only_whole_words_lead_to_an_entry() -> None:
+def test_only_whole_words_lead_to_a_term() -> None:
     assert "new" not in names("new_fraction")
     assert names("blatency") == []
 

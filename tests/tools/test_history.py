@@ -179,7 +179,7 @@ def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[
     assert changed(trend(*commits), 1).bisect == ""
 
 
-def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_the_last() -> None:
+def test_a_trend_without_a_change_has_a_row_of_its_first_and_last_level() -> None:
     [row] = rows_of(trend(*"abcdefghij"), is_shown=True)
     assert (row.before, row.after, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
 
@@ -216,7 +216,7 @@ def test_a_metric_has_the_judged_number_of_each_run_by_their_start(tmp_path: Pat
     assert [start[:10] for start in starts] == ["2026-01-01", "2026-01-02"]
 
 
-def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> None:
+def test_a_file_that_is_no_run_record_is_reported_and_the_others_count(tmp_path: Path) -> None:
     write_day(tmp_path, 1, 1.0)
     write_day(tmp_path / ".hidden", 2, 2.0)
     truncated = write_day(tmp_path, 3, 3.0)
@@ -265,7 +265,7 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
     assert [series["name"] for series in choice["charts"][0]["series"]] == ["a run"]
 
 
-def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
+def test_a_history_has_charts_of_changed_metrics_alone() -> None:
     moved = result(verdict("beyond-threshold"), outcome="failed")
     way = daily(steps(20, 0.02, 0.03), case=moved.case.id)
     charts = charts_of_trends([way, daily(steps(20, 1.0), case="another")])
@@ -290,7 +290,7 @@ def test_pure_noise_has_none(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("factor", [1.1, 0.9])
-def test_a_planted_change_is_found_within_two_runs(seed: int, factor: float) -> None:
+def test_an_injected_change_is_found_within_two_runs(seed: int, factor: float) -> None:
     at = 20 + 16 * seed
     values = [value * factor if i >= at else value for i, value in enumerate(noise(seed))]
     [(index, before, after)] = change_points(values)
@@ -336,7 +336,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
         change_points(noise(1))
 
 
-def test_without_the_library_the_first_runs_stand_beside_the_last(
+def test_without_the_library_the_first_runs_are_compared_with_the_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, 40, change=1.5)
@@ -349,7 +349,7 @@ def test_without_the_library_the_first_runs_stand_beside_the_last(
 
 
 @pytest.mark.parametrize(("before", "after"), [(9, 9), (10, 10), (11, 11), (20, 5), (8, 12)])
-def test_levels_that_do_not_overlap_are_told_from_as_few_runs_as_can_tell_them(before: int, after: int) -> None:
+def test_levels_that_do_not_overlap_are_found_from_the_fewest_possible_runs(before: int, after: int) -> None:
     values = [level * (1 + 0.01 * math.sin(i)) for level, n in ((1.0, before), (1.5, after)) for i in range(n)]
 
     assert [index for index, _, _ in change_points(values)] == [before]

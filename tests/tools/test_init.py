@@ -144,7 +144,7 @@ def test_what_pages_have_pytest_run_is_in_a_repository_of_others(page: str) -> N
     assert [path for path in told if not any(file.startswith(path) for file in FILES)] == []
 
 
-def test_where_nothing_can_be_recorded_for_the_gate_the_command_is_told(
+def test_the_command_is_printed_if_the_gate_cannot_be_recorded(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(init_module, "record", lambda folder, gate: False)
@@ -154,7 +154,7 @@ def test_where_nothing_can_be_recorded_for_the_gate_the_command_is_told(
     assert f"  cd {repository} && {GATE} {update} && pytest suites/ --world-size 2 {update}" in lines
 
 
-def test_a_suite_that_was_there_is_not_run_and_the_command_is_told(
+def test_an_existing_suite_is_not_run_and_the_command_is_printed(
     repository: Path, capsys: pytest.CaptureFixture[str], recorded: list[tuple[Path, str]]
 ) -> None:
     (repository / "suites").mkdir()

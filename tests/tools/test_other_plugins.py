@@ -78,7 +78,7 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
     return result(judged, launches=launches)
 
 
-def test_the_one_round_is_the_judged_number_and_the_entry_says_what_was_measured_where() -> None:
+def test_a_benchmark_has_one_round_with_the_judged_number_and_says_what_was_measured() -> None:
     (made,) = benchmarks([result_of([4e-6, 8e-6])])
 
     assert made.nodeid == "suites/test_a.py::test_a[ws2]:latency[message_bytes=4000]"
@@ -166,7 +166,7 @@ def test_a_test_that_uses_both_fixtures_has_both_benchmarks(project: Project) ->
     assert set(found) == {"test_it.py::test_both[ws2]", "test_it.py::test_both[ws2]:step"}
 
 
-def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_interface_is_reported_and_fails_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     import pytest_benchmark.fixture
 
     monkeypatch.delattr(pytest_benchmark.fixture.BenchmarkFixture, "pedantic")
@@ -177,7 +177,7 @@ def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, m
     assert result.ret == 0
 
 
-def test_json_has_an_entry_per_case_and_time_whose_statistics_are_all_the_judged_number(project: Project) -> None:
+def test_json_has_a_benchmark_per_case_and_time_with_the_judged_number(project: Project) -> None:
     made = project(TEST)
     result = run(made, "--benchmark-json=out.json")
 
@@ -249,7 +249,7 @@ ONE_OF_FIVE = "7 metrics (1 regressed, 6 unchanged), *"
         ("xdist", "-n2 --dist=loadscope", 1, 3, ONE_OF_FIVE),
     ],
 )
-def test_beside_another_plugin_each_case_is_judged_once_by_its_own_baseline_which_stays(
+def test_each_case_is_judged_once_by_its_own_baseline_if_another_plugin_is_there(
     project: Project, module: str, options: str, failed: int, passed: int, told: str
 ) -> None:
     pytest.importorskip(module)

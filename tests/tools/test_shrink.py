@@ -165,7 +165,7 @@ def test_what_cannot_be_shrunk_is_an_error_that_says_why(
     assert left(project)[-1] == set()
 
 
-def test_another_measurement_that_it_waits_for_is_told(
+def test_a_wait_for_another_measurement_is_printed(
     project: Path, inside: None, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     del inside

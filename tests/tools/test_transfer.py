@@ -46,7 +46,7 @@ def test_an_unknown_format_says_what_is_known(tmp_path: Path, content: bytes) ->
         read_perf_output(tmp_path / "run")
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (tmp_path, tmp_path / "none"):
         with pytest.raises(StoredFileError, match="Known are"):
             read_perf_output(place)

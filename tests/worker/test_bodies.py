@@ -70,7 +70,7 @@ async def stream() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("body", [coroutine, generator, stream])
-def test_a_body_that_has_not_run_is_told(body: Callable[[], object]) -> None:
+def test_a_body_that_has_not_run_is_an_error(body: Callable[[], object]) -> None:
     with pytest.raises(BodyError, match="so nothing of it has run; wanted a plain function"):
         bodies.check_ran(body())
 
@@ -169,7 +169,7 @@ OPERATIONS = "NUMBER = 3\ndef something(): pass\nclass Some:\n    def thing(self
         ("NUMBER", "is a int, not a function"),
     ],
 )
-def test_of_what_is_no_body_only_what_is_missing_is_told_with_the_line_of_the_test(
+def test_an_invalid_body_is_an_error_with_the_line_of_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, told: str
 ) -> None:
     file = tmp_path / "my_operations.py"
@@ -241,7 +241,7 @@ TRAINING = "import torch\n\ndef step(net):\n    torch.optim.SGD(net.parameters()
         ("def body(rank)\n", True),
     ],
 )
-def test_whether_a_body_may_step_an_optimizer_is_told_by_its_text_and_that_of_what_it_imports(
+def test_a_body_may_train_if_its_source_or_that_of_its_imports_says_so(
     body: str, may_train: bool, tmp_path: Path
 ) -> None:
     """What is not known may: then the parent of ranks imports for all of them what each would import for a second."""

@@ -75,13 +75,13 @@ FAULTS = {
 
 @pytest.mark.filterwarnings(ROOT_OF_FSDP, "ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_64_ranks_is_told(rank: RankContext, healthy: Fingerprint, fault: str) -> None:
+def test_a_fault_at_64_ranks_is_reported(rank: RankContext, healthy: Fingerprint, fault: str) -> None:
     lines = differences(healthy, train(rank, fault=fault))
 
     assert [line for line in lines if "sent per rank" not in line] == FAULTS[fault]
 
 
-def test_iterations_beside_the_described_one_are_counted(rank: RankContext) -> None:
+def test_iterations_other_than_the_described_one_are_counted(rank: RankContext) -> None:
     for i in rank.timed("step", warmup=1, iterations=5):
         for _ in range(i + 2):
             dist.all_reduce(torch.ones(1))

@@ -243,7 +243,7 @@ def test_long_texts_and_chains_of_causes_are_cut() -> None:
     assert reported(error).torch_errors == ["Empty: connection closed"]
 
 
-def test_an_exception_without_a_text_is_told() -> None:
+def test_an_exception_without_a_text_is_reported() -> None:
     assert reported(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
 
 
@@ -257,7 +257,7 @@ def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: p
     assert classify(ValueError("bad"))[2].message == "bad"
 
 
-def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_report_itself_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
     assert reported(ValueError("bad")).message == "its report could not be made"

@@ -55,7 +55,7 @@ def test_a_metric_is_noted_once_at_each_point_and_not_where_it_is_refused() -> N
 @pytest.mark.parametrize(
     ("better", "reduce"), [("lower", "max"), ("higher", "min"), ("exact", "all"), ("info", "rank0"), ("same", "mean")]
 )
-def test_the_kind_says_how_ranks_are_reduced_unless_told(better: str, reduce: str) -> None:
+def test_the_kind_says_how_ranks_are_reduced_unless_the_call_does(better: str, reduce: str) -> None:
     notebook = Notebook()
     note(notebook, 1, better)
     note(notebook, 1, better, reduce="sum", at={"b": 1})
@@ -117,7 +117,7 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
         (0.0, {"unit": "s", "better": "lower", "signals": {"cpu_s": [0.1]}}),
     ],
 )
-def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object, options: dict[str, Any]) -> None:
+def test_unjudged_values_and_own_timings_are_noted(value: object, options: dict[str, Any]) -> None:
     notebook = Notebook()
     note(notebook, value, **options)
 

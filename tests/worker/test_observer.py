@@ -88,7 +88,7 @@ def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
     assert [kind.collectives for kind in found.others] == [[LARGE], [SMALL]]
 
 
-def test_long_loops_and_uneven_steps_are_told_as_far_as_anybody_remembers() -> None:
+def test_long_loops_and_uneven_steps_are_recorded_as_far_as_torch_remembers() -> None:
     loop = Loop(described=10)
     found = loop.steps(*([[SMALL] * 10, [SMALL] * 10, [LARGE]] * 400))
     assert found == Course(steps=1200, others=[kind([LARGE], 400, 3, 1200, 3)])
@@ -186,14 +186,14 @@ CALLS: dict[str, tuple[Callable[[], object], Collective]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_operation_is_told_with_its_reduction_root_or_partner(observer: Observer, call: str) -> None:
+def test_each_operation_is_noted_with_its_reduction_root_or_partner(observer: Observer, call: str) -> None:
     issue, told = CALLS[call]
     issue()
 
     assert [note.collective for note in observer.notes] == [told]
 
 
-def test_groups_are_told_by_name_size_and_stride(observer: Observer) -> None:
+def test_groups_are_described_by_name_size_and_stride(observer: Observer) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     dist.all_reduce(x(), group=mesh["tp"].get_group())
 
@@ -283,7 +283,7 @@ WAITED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("call", LEFT)
-def test_what_nobody_waits_for_is_told(observer: Observer, call: str) -> None:
+def test_a_collective_that_nobody_waits_for_is_marked(observer: Observer, call: str) -> None:
     kept = LEFT[call]()
 
     assert observer.notes
@@ -293,14 +293,14 @@ def test_what_nobody_waits_for_is_told(observer: Observer, call: str) -> None:
 
 
 @pytest.mark.parametrize("call", WAITED)
-def test_what_somebody_waits_for_is_told_as_it_was_asked_for(observer: Observer, call: str) -> None:
+def test_a_collective_that_somebody_waits_for_is_not_marked(observer: Observer, call: str) -> None:
     kept = WAITED[call]()
 
     assert observer.notes
     assert [note.with_wait for note in observer.notes] == [note.collective for note in observer.notes], kept
 
 
-def test_what_is_dropped_beside_what_is_used_is_told_whatever_memory_it_lay_in(observer: Observer) -> None:
+def test_a_dropped_result_is_marked_next_to_a_used_one_whatever_its_memory(observer: Observer) -> None:
     for _ in range(3):
         reduced_by_function()
         reduced_by_function() + 1

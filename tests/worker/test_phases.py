@@ -72,7 +72,7 @@ def test_entered_twice_in_an_iteration_it_is_the_sum_and_where_it_is_not_entered
     assert found(rank)["phase/step/send"].values == [0.0, 1.0, 2.0, 0.0]
 
 
-def test_a_goals_loop_counts_as_its_step_time_and_an_evaluation_is_beside_it(rank: RankContext) -> None:
+def test_a_goals_loop_counts_as_its_step_time_and_an_evaluation_is_apart(rank: RankContext) -> None:
     goal = rank.goal("accuracy", target=0.5, every=2, max_steps=4, min_steps=4, curve_steps=1)
 
     def evaluate() -> float:
@@ -137,7 +137,7 @@ def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:
     assert str(error).startswith("phase('load') was entered in the thread 'loader'; wanted the one that runs the body")
 
 
-def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() -> None:
+def test_a_phases_value_is_the_lower_quantile_of_iterations_that_entered_it() -> None:
     notebook = Notebook()
     notebook.note("phase/step/save", [0.0, 4.0, 0.0, 2.0], unit="s", better="info", reduce="max", at={})
     report = RankReport(rank=0, outcome="passed", phase="body", phases={}, observations=list(notebook.observations))
@@ -254,7 +254,7 @@ def test_what_an_exception_took_counts_where_the_loop_goes_on(rank: RankContext)
     assert found(rank)["phase/step/load"].values == [1.0, 1.0]
 
 
-def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
+def test_an_exception_in_a_phase_is_raised_without_waiting_for_the_device() -> None:
     """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
     waited = itertools.count()
     made = make_rank()

@@ -36,7 +36,7 @@ from pytest_distbench.worker.load import Descendants, LoadWindow, busy_s, oldest
 from pytest_distbench.worker.process import MemoryPeak, enter_namespaces, forbid_tf32, mpi_version, own_cpu_s, software
 
 
-def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_namespace_is_an_error(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, namespaces=[str(tmp_path / "none" / f"host{rank}") for rank in range(2)])
     with pytest.raises(
         LauncherError, match=r"rank 1 cannot enter its network: .*/none/host1/net: No such file or directory"
@@ -79,7 +79,7 @@ def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda_ap
     assert record.software["numa_binding"] == "exclusive"
 
 
-def test_a_machine_that_does_not_tell_where_a_gpu_sits_is_an_error_with_the_way_out(
+def test_a_machine_that_does_not_report_a_gpus_place_is_an_error_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(index: int, mode: str) -> set[int]:
@@ -170,7 +170,7 @@ def test_ranks_on_the_cpu_are_none_the_worse_for_it(launch: Launch) -> None:
 
 
 @pytest.mark.spawn
-def test_a_body_that_uses_cuda_all_the_same_is_told_what_to_do(launch: Launch) -> None:
+def test_a_body_that_uses_cuda_after_a_preload_did_gets_advice(launch: Launch) -> None:
     record = launch("uses_cuda", world_size=1)
     first, second = record.reason.splitlines()
 
@@ -250,7 +250,7 @@ def run(*programs: str) -> list[str]:
     return done.stdout.split("end\n")[:-1]
 
 
-def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it_and_what_was_chosen_is_told() -> None:
+def test_float32_is_never_rounded_to_tf32_and_the_chosen_settings_are_reported() -> None:
     """Matrix products, convolutions and RNNs are checked; torch's older flags say the same, without an error.
 
     Autocast is reported, though the body has left it.
@@ -376,7 +376,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         one.communicate()
 
 
-def test_threads_that_ended_before_the_end_are_told_where_somebody_looked(
+def test_threads_that_ended_early_count_if_they_were_looked_at(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
     """Their times go with them."""
@@ -441,7 +441,7 @@ def test_memory_is_what_is_needed_beyond_what_the_process_had_without_pages_of_f
     assert (now or 0) < 2**24
 
 
-def test_where_the_system_does_not_tell_memory_is_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_peak_memory_is_unknown_without_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 
@@ -472,7 +472,7 @@ class Mpi:
         return 0
 
 
-def test_of_a_process_of_mpi_the_librarys_own_version_is_told() -> None:
+def test_the_version_of_mpi_is_that_of_the_library() -> None:
     assert mpi_version(Mpi()) == "Open MPI v5.0.6"
     assert mpi_version(object()) == ""
 

@@ -81,7 +81,7 @@ def test_an_error_says_at_its_own_line_what_was_wanted(
     assert said in str(error.value)
 
 
-def test_a_timed_loop_that_was_left_is_told_at_the_end(rank: RankContext) -> None:
+def test_a_timed_loop_that_was_left_is_an_error_at_the_end(rank: RankContext) -> None:
     for _ in rank.timed("step", warmup=0, iterations=2):
         break
 

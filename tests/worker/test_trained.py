@@ -23,7 +23,7 @@ from pytest_distbench.worker.torch_internals import graph_nodes
 from pytest_distbench.worker.trained import TrainingWatch, options_of, replicas_of
 
 
-class Clock:
+class Timing:
     """Whether one runs."""
 
     runs = False
@@ -31,8 +31,8 @@ class Clock:
 
 @pytest.fixture
 def watch() -> Any:
-    Clock.runs = False
-    made = TrainingWatch(is_on=True, is_clocked=lambda: Clock.runs)
+    Timing.runs = False
+    made = TrainingWatch(is_on=True, is_clocked=lambda: Timing.runs)
     made.begin()
     yield made
     made.finish()
@@ -154,11 +154,11 @@ def test_an_optimizer_that_steps_once_per_group_is_looked_at_once_and_read_whole
     assert found.options["SGD: weight_decay"] == "0.5 | 0 | 0"
 
 
-def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: TrainingWatch) -> None:
+def test_tensors_are_read_before_and_between_timed_iterations_and_never_inside(watch: TrainingWatch) -> None:
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     watch.before_loop()
-    Clock.runs = True
+    Timing.runs = True
     update(net, optimizer, times=3)
     watch.between_steps()
     update(net, optimizer)
@@ -170,9 +170,9 @@ def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: Traini
     assert found.weights["weight"].change > 0
 
 
-def test_an_optimizer_that_is_first_seen_under_a_clock_is_not_read(watch: TrainingWatch) -> None:
+def test_an_optimizer_that_first_steps_in_a_timed_iteration_is_not_read(watch: TrainingWatch) -> None:
     net = nn.Linear(3, 1)
-    Clock.runs = True
+    Timing.runs = True
     update(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
     assert (watch.finish().weights, watch.finish()) == ({}, Trained())
@@ -388,7 +388,7 @@ def test_a_sketch_estimates_the_norm_of_a_difference(seed: int, size: int, scale
     assert sketch(tensor).norm == pytest.approx(float(torch.linalg.vector_norm(tensor)), rel=1e-5)
 
 
-def test_a_state_tells_how_far_a_tensor_has_moved() -> None:
+def test_a_state_has_the_change_of_a_tensor() -> None:
     first = values(5000)
     state = state_of(first + 0.1, first=sketch(first))
 

@@ -147,7 +147,7 @@ def test_roots_shift_and_buffers_are_each_calls_own() -> None:
 @pytest.mark.parametrize(
     ("together", "log"), [("turns", [(2, 0), (3, 0)]), ("async", [(2, 0), (3, 0), "wait", "wait"])]
 )
-def test_the_parts_of_a_message_are_sent_in_turns_or_at_once(together: Any, log: list[Any]) -> None:
+def test_the_parts_of_a_message_are_sent_one_by_one_or_at_once(together: Any, log: list[Any]) -> None:
     found: list[Any] = []
     calls(found, parts=2, together=together).make(1, 1).run()
 
@@ -163,7 +163,7 @@ def test_a_rank_that_looks_on_goes_by_what_the_others_say(monkeypatch: pytest.Mo
     assert refusal(rank, lambda: Call((), None, lambda: None), lambda: None) == "refused in the ranks that call"
 
 
-def test_one_that_never_settles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_that_never_becomes_steady_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, step = [0.0], [1e-3]
     monkeypatch.setattr(HostClock, "perf_counter", lambda: clock[0])
 

@@ -115,7 +115,7 @@ def test_results_are_exact_in_the_smallest_types(dtype: str, world_size: int) ->
         assert result.to(getattr(torch, dtype)).double().tolist() == result.tolist(), redop
 
 
-def test_names_that_are_not_known_are_told_with_those_there_are() -> None:
+def test_an_unknown_collective_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"known are all_reduce, all_gather, .*; one of your own"):
         operation("all_reduze")
 
@@ -195,7 +195,7 @@ def test_every_whole_number_up_to_the_largest_is_exact(name: str) -> None:
     assert (found.real if found.is_complex() else found).to(torch.int64).tolist() == numbers.tolist()
 
 
-def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
+def test_sizes_are_those_of_the_protocols_and_unknown_names_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match=r"float33.*bfloat16"):
         item_bytes("float33")
 
@@ -240,6 +240,6 @@ def test_a_name_stands_for_ranks(name: str | int, world_size: int, groups: list[
         (True, "group=True: wanted one of all"),
     ],
 )
-def test_what_is_no_group_is_told(name: str | int, message: str) -> None:
+def test_an_invalid_group_is_an_error(name: str | int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         groups_of(name, 2)

@@ -126,7 +126,7 @@ def test_the_fraction_is_that_of_imb_nbc(
 
 @pytest.mark.spawn
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
-def test_three_clocks_and_what_follows_from_them(launcher: Launcher, tmp_path: Path) -> None:
+def test_overlap_records_three_timings_and_what_follows_from_them(launcher: Launcher, tmp_path: Path) -> None:
     launch = Launch(launcher, tmp_path, Path(gradients.__file__))
     params = {
         "message_bytes": 4096, "dtype": "bfloat16", "matrix": 16, "multiplications": 2, "iterations": 5, "warmup": 1,

@@ -101,7 +101,7 @@ def test_a_url_is_an_object_store_that_something_has_to_open() -> None:
         storage_at("carrier-pigeon://loft").sizes()
 
 
-def test_a_store_that_cannot_be_reached_is_told_with_its_place_and_what_to_look_at(
+def test_an_object_store_that_cannot_be_reached_is_an_error_with_its_place(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ObjectStore(bucket)

@@ -46,7 +46,7 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     assert sizes_that_fit(rank, ALL_REDUCE, [4, 400, 404], 4, in_place=True, world_size=4) == [4, 400]
 
 
-def test_what_does_not_fit_is_told_with_what_there_is() -> None:
+def test_a_message_that_does_not_fit_is_an_error_with_the_available_memory() -> None:
     memory.expect_room(make_rank(), 1024, what="a message")
 
     wanted = (
@@ -71,7 +71,7 @@ def test_on_a_cpu_it_is_the_resident_size_of_each_part_of_a_body() -> None:
 
 
 @pytest.mark.parametrize("own", [None, 25, 0])
-def test_on_a_gpu_it_is_the_allocators_and_the_process_s_where_the_driver_tells(
+def test_memory_on_a_gpu_is_the_allocators_and_the_processs_if_reported(
     monkeypatch: pytest.MonkeyPatch, own: int | None
 ) -> None:
     """What all processes have there is shown: a neighbour's is no growth of ours."""

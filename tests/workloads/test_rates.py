@@ -53,7 +53,7 @@ def rated(samples: int, rank_number: int = 0) -> RankReport:
     return RankReport(rank=rank_number, outcome="passed", phase="body", phases={}, observations=observations)
 
 
-class Clock:
+class SimulatedTime:
     """Steps of 0.5 s on four CPUs, two of them busy."""
 
     def __init__(self, rank: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ class Clock:
 
 def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = make_rank()
-    clock = Clock(rank, monkeypatch)
+    clock = SimulatedTime(rank, monkeypatch)
     record_input_rate(rank, clock.inputs, clock.step, steps=10)
     found = {o.name: o for o in rank.notebook.observations}
 
@@ -97,7 +97,7 @@ def test_the_rate_is_of_steps_in_one_breath_after_what_lay_ready(monkeypatch: py
     ("told", "recorded", "words"),
     [(83, [0.83], "CPUs were 50% busy, the GPU of rank 0 83%"), (None, [], "CPUs were 50% busy")],
 )
-def test_a_gpu_tells_how_busy_it_was_or_nothing(
+def test_the_utilisation_of_a_gpu_is_recorded_if_reported(
     monkeypatch: pytest.MonkeyPatch, told: int | None, recorded: list[float], words: str
 ) -> None:
     def utilization(device: torch.device) -> int:
@@ -106,7 +106,7 @@ def test_a_gpu_tells_how_busy_it_was_or_nothing(
         return told
 
     rank = make_rank()
-    clock = Clock(rank, monkeypatch)
+    clock = SimulatedTime(rank, monkeypatch)
     rank.device = torch.device("cuda", 0)
     monkeypatch.setattr(rank, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "utilization", utilization)
@@ -123,7 +123,7 @@ def test_what_is_no_input_or_no_step_is_refused(
     monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object], message: str
 ) -> None:
     rank = make_rank()
-    clock = Clock(rank, monkeypatch)
+    clock = SimulatedTime(rank, monkeypatch)
     with pytest.raises(RecordingError, match=rf"record_input_rate.*{message}"):
         record_input_rate(rank, **{"inputs": clock.inputs, "step": clock.step, "steps": 1, **wrong})  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_the_peak_of_a_product_is_found_by_the_name_that_the_driver_gives(name: 
     assert peak_flops(name) == pytest.approx(tflops * 1e12)
 
 
-def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_judged_and_so_is_their_share_of_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({pattern for pattern, _ in rates.PEAKS}) == len(rates.PEAKS)
 
     # PaLM 540B: 118 layers, width 48 heads * 256, sequences of 2048: appendix B's formula by hand
@@ -212,9 +212,9 @@ def test_what_is_no_rate_is_refused_and_no_peak_guessed(
         record(make_rank(), **given)
 
 
-def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expected_rate_is_a_bound_reported_with_the_wait_for_input(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = make_rank()
-    clock = Clock(rank, monkeypatch)
+    clock = SimulatedTime(rank, monkeypatch)
     record_input_rate(rank, clock.inputs, clock.step, steps=10, expected="220 samples/s")
     found = rank.notebook.observations[0]
 

@@ -82,7 +82,7 @@ RING = of(partner("send", "to +1"), partner("recv", "from -1"))
         ),
     ],
 )
-def test_what_cannot_be_replayed_is_told(source: object, of_which: str, said: str) -> None:
+def test_a_fingerprint_that_cannot_be_replayed_is_an_error(source: object, of_which: str, said: str) -> None:
     with pytest.raises(Misuse) as refused:
         params(source, of_which)
 

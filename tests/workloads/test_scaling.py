@@ -73,7 +73,7 @@ def values(found: list[CaseResult]) -> dict[str, float | None]:
 Made = tuple[Distbench, list[CaseResult]]
 
 
-def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(simulated: Made) -> None:
+def test_every_size_alternates_with_one_worker_and_with_no_communication(simulated: Made) -> None:
     distbench, found = simulated
     runs = Scaling(distbench)(body, params={"batch": 50}, launches=2)
 
@@ -228,7 +228,7 @@ OTHER_SAMPLES = (
     ],
     ids=["communicates", "other samples", "other threads", "a tolerance of nothing", "a loop that was not timed"],
 )
-def test_what_scaling_cannot_be_told_of_is_refused(
+def test_a_training_whose_scaling_cannot_be_judged_is_refused(
     simulated: Made, monkeypatch: pytest.MonkeyPatch, traits: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     for name, value in traits.items():

@@ -187,7 +187,7 @@ def test_a_result_is_checked_on_the_ranks_that_have_one(launch: Launch) -> None:
         ("_call", "a collective of your own is an Operation, and this is <function _call"),
     ],
 )
-def test_what_is_wrong_of_an_operation_is_told(launch: Launch, row: str, told: str) -> None:
+def test_a_wrong_operation_is_an_error(launch: Launch, row: str, told: str) -> None:
     record = swept(launch, row, params={**params(64), "dtype": "float32" if row != "BROKEN" else "int16"})
 
     assert record.outcome == "failed"
@@ -303,7 +303,7 @@ def test_a_group_of_one_rank_does_nothing_that_needs_a_second(launch: Launch) ->
     assert (record.outcome, record.reason) == ("skipped", "send_recv needs 2 ranks: its group has 1")
 
 
-def test_a_pair_that_the_backend_has_not_is_told_with_its_reason_and_the_group_goes_on(
+def test_an_unsupported_pair_is_recorded_with_its_reason_and_the_group_goes_on(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     launch = Launch(launcher, tmp_path, Path(sweep.__file__))

@@ -127,7 +127,7 @@ def test_a_preset_is_a_row_and_what_the_parameters_say_otherwise(params: dict[st
 
 
 @pytest.mark.parametrize("params", [{}, {"preset": "large"}, {"preset": None}])
-def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str, Any]) -> None:
+def test_an_unknown_preset_is_an_error_that_lists_the_known_ones(params: dict[str, Any]) -> None:
     rank = make_rank()
     rank.params = params
 

@@ -127,7 +127,7 @@ class Engine(Protocol):
 
 
 Causes = Mapping[str, float]
-"""Causes of a long rendezvous, with the setting to change -> seconds each takes at most, or 0 if it does not apply."""
+"""Sentence on a cause of a long rendezvous and the setting to change -> seconds it may take, or 0 if not the cause."""
 
 _KNOBS = {
     "detect": (
@@ -177,15 +177,15 @@ class EngineKind:
             is an ``int`` are whole. All engines have ``collective_s``, for workers, and ``settle_s``, for the
             controller.
         problem: returns why the engine cannot be used here, or "".
-        stand_in: the engine that is used in its place then.
+        stand_in: name of the engine that is used instead if there is a problem.
 
-    What its failures mean:
-        split: the job has fallen into two; ``{timers}`` are its timers.
+    Sentences for failures, each with a remedy:
+        split: the job has fallen into two; ``{timers}`` stands for its timers.
         unnoticed: a node is gone, and no survivor has restarted.
         hang_on_join: nodes have met, and none has joined a group.
         no_meeting: nodes have not even met.
-        restarts: an agent has no restarts left; ``{limit}`` is how many there were. "" if the engine has no limit.
-        knobs: what makes any other part of a recovery long, and what to change.
+        restarts: an agent has no restarts left, of ``{limit}``; "" if the engine has no limit.
+        knobs: part of a recovery, other than the rendezvous -> why it may be long, and what to change.
     """
 
     help: str
@@ -230,7 +230,7 @@ FAST_PARTS = frozenset(
         "REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST", "ERROR_TIMEOUT", "FINISH",
     }
 )  # fmt: skip
-"""Names that ``elastic/engines/fast_agent.py`` uses of torch's rendezvous, a private module."""
+"""Names in torch's private module of the rendezvous that ``elastic/engines/fast_agent.py`` uses."""
 
 
 def _fast_problem() -> str:

@@ -61,7 +61,7 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         return info
 
     def num_nodes_waiting(self) -> int:
-        """Number of nodes that wait to be let in, with this one if the others count it as lost.
+        """Number of nodes that wait to join, at least 1 if the others count this node as lost: it then restarts.
 
         Heartbeats come too late on a busy machine. torch's own agent would then train on alone, apart from the others.
         """
@@ -220,6 +220,6 @@ def _raise_signal(number: int, _: object) -> NoReturn:
 
 
 def work(plan: str) -> NoReturn:
-    """Run a worker of a node."""
+    """Run a worker of a node in this forked process; ``plan``: path of the launch's plan. Does not return."""
     forked.make_independent()
     training.main(plan)

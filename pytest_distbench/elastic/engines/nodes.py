@@ -45,8 +45,8 @@ _LOOK_S = 0.002
 class Node:
     """A node of an elastic job.
 
-    Its processes have ``word`` in their environment. Forked ones show another's environment: ``forked`` lists them by
-    the process id of the agent.
+    ``agent``: process id of its agent. Its processes have ``word`` in their environment. Those of engine fast show
+    their parent's environment: ``forked`` takes the agent's id, and returns ids of the processes forked for it.
     """
 
     agent: int
@@ -55,7 +55,7 @@ class Node:
     is_reported: bool = False
 
     def members(self) -> list[psutil.Process]:
-        """All processes of the node: its family, and those that left it but have ``word`` in their environment."""
+        """All processes of the node: agent, descendants, and other processes with ``word`` in their environment."""
         found = [*processes.find_marked(NODE_VARIABLE, self.word), *self._family()]
         return [p for p in {p.pid: p for p in found}.values() if p.pid != os.getpid()]
 

@@ -158,10 +158,10 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
 
 
 def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Sample]:
-    """Workers that did not continue with what was saved, a metric for each kind of state; replicas that differ.
+    """Metrics of loads: for each kind of state, the number of workers that did not continue with what was saved.
 
-    The order of samples is judged if none was skipped or repeated and no epoch has another's order, which have metrics
-    too.
+    That samples continue in the same order is judged only if none was skipped or repeated (``is_whole``), and no epoch
+    repeats another's order, which have metrics of their own.
     """
     if job.checkpoint_every is None:
         return []
@@ -388,7 +388,7 @@ def measure_pool(
 
 
 _ENDS = {"asked": "asked_s", "server_ready": "ready_s", "freed": "end_s"}
-"""Event of a held slot -> the fact of the hold that it sets."""
+"""Kind of event on a slot -> time that it sets in the ``hold``, which records who had the slot from when to when."""
 
 
 def holds_of(lines: Sequence[Event], began: float, last: float) -> list[Event]:

@@ -108,7 +108,7 @@ def _changed_epoch(history: History, before: list[int], after: int) -> str:
 
 
 _DROPPED = 0.1
-"""Share of the samples that a body may leave out because its batches do not come out even on so many nodes."""
+"""Share of the samples that an epoch may lack, because they do not divide evenly into batches of so many nodes."""
 
 
 def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
@@ -154,10 +154,10 @@ def count_samples(history: History) -> tuple[tuple[int, str], tuple[int, str]]:
 
 
 def _asked(history: History) -> tuple[int, int, str]:
-    """Epochs and samples to be trained on, and in words if the last generation asked for fewer of them.
+    """(epochs, samples per epoch) that bodies asked ``training.batches`` for; and words if the last asked for fewer.
 
-    A generation that ends on purpose decides. One that asks only for the current epoch, as a body does that asks for
-    one after the other, may have come further before it was lost than a later one has to.
+    A generation that ended on purpose decides. Earlier ones do not count that asked for the current epoch alone, as a
+    body does that asks for one after the other.
     """
     words = {(line.generation, line.slot): line for line in history.of("wanted")}  # of each its last word
     last = max((generation for generation, _ in words), default=None)
@@ -206,7 +206,7 @@ def epochs_in_one_order(history: History) -> tuple[int, str]:
 
 
 def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]]:
-    """Samples by epoch and step, of steps that counted; and the epochs in which a new generation began."""
+    """Epoch -> samples of each of its steps that counted; and the epochs in which a new generation continued."""
     epochs: dict[int, list[frozenset[int]]] = {}
     resumed = set()
     members = {generation: history.members(generation).values() for generation in history.generations}
@@ -224,7 +224,7 @@ def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]
 
 
 def _is_same(one: _Steps, other: _Steps) -> bool | None:
-    """Whether two epochs have one order, compared where steps of both end, or None if it cannot be known."""
+    """Whether two epochs have samples in the same order, compared where steps of both end; None if unknown."""
     seen, ways = 0, 0.0
     a: set[int] = set()  # samples between places in the epoch at which a step of both was over
     b: set[int] = set()

@@ -21,10 +21,10 @@ from pytest_distbench.records.wire import Event
 
 @dataclass
 class Worker:
-    """A worker: a slot in a generation. What was not observed of it is None.
+    """The events of one worker, which is a slot in one generation; None for events that were not observed.
 
-    ``batches`` are the samples that it was given, by step; ``drawn`` those that it reported to have trained on instead.
-    ``remembered`` is the state that its optimizers had kept, ``held`` its digests, by when they were made.
+    ``batches``: step -> samples that it was given; ``drawn``: step -> samples that it reported to have trained on
+    instead; ``remembered``: sizes of optimizer state before and after its first step; ``held``: moment -> digests.
     """
 
     joined: Event
@@ -72,7 +72,7 @@ class Worker:
 
 
 class History:
-    """The workers of a timeline, which is sorted by time, by generation and slot.
+    """The workers of a timeline by (generation, slot), and what follows from their events.
 
     If none of them reports steps within epochs, as a script that prints one line per epoch, step numbers count epochs.
     """
@@ -409,7 +409,7 @@ def _parts(history: History, change: Event, worker: Worker) -> dict[str, float]:
 
 
 def _cut(history: History, change: Event, worker: Worker) -> float | None:
-    """The time between the parts *detect* and *stop* of a recovery, or None if unobserved.
+    """The moment at which the part *detect* of a recovery ends and *stop* begins, or None if unobserved.
 
     For a join it is the last step of the survivor's old worker: from then on it was being stopped. For other changes it
     is the end of the workers that had to go: only then can anybody notice that they have gone.

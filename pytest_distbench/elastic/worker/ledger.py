@@ -26,8 +26,8 @@ from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
 from pytest_distbench.worker.context import RankContext
 
 _WATCHED_STEPS = 2
-"""Steps after a checkpoint whose inputs are digested: two, to see that they differ from step to step. A generation that
-goes back to that checkpoint takes them again."""
+"""Number of steps after a checkpoint whose inputs are digested. Two show whether inputs differ from step to step, and a
+generation that goes back to that checkpoint takes the same steps."""
 
 
 Place = Mapping[str, int]
@@ -250,7 +250,7 @@ def _trained(index: int) -> str:
 
 
 def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
-    """Buffers of a model that are registered as persistent, whatever ``state_dict`` returns, or that are not."""
+    """(name, buffer) of a model's buffers: with ``saved`` those registered as persistent, else the others."""
     found = []
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
@@ -350,7 +350,7 @@ def of_rows(tensor: torch.Tensor) -> list[str]:
 
 
 def of_fields(part: object) -> dict[str, str]:
-    """Digest of each attribute that is a number, a tensor or a container of such, by name; an int is its own digest."""
+    """Name of an attribute -> digest, or for an int its text; numbers, tensors and containers of these alone."""
     fields = {} if isinstance(part, Mapping | list | tuple) else getattr(part, "__dict__", {})
     kept = {name: value for name, value in fields.items() if not isinstance(value, str | bool | None)}
     found = {name: str(value) if isinstance(value, int) else of_state(value) for name, value in kept.items()}
@@ -524,7 +524,7 @@ _SCHEDULED = "initial_lr"  # key of the parameter groups of an optimizer that ha
 def left_out(
     parts: Mapping[str, Any], optimizers: Iterable[Optimizer], *, drawn_from: Iterable[str], draws_samples: bool
 ) -> list[str]:
-    """What took part in a step and is neither a part nor held by one, each with the call that keeps it.
+    """What took part in a step and is in no checkpoint: a text for each, with the ``rank.training`` call that keeps it.
 
     ``drawn_from`` are the random streams that the step has drawn from, if the body does not keep them.
     """

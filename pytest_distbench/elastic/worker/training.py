@@ -60,7 +60,7 @@ def _note(timeline: Path, what: str, slot: int, **facts: Any) -> None:
 
 
 class _Timeline(RankLine):
-    """The line of a worker of an elastic job: its progress goes into the job's timeline."""
+    """Connection of a worker of an elastic job, which writes its progress to the job's timeline."""
 
     def __init__(self, timeline: Path, slot: int) -> None:
         self._timeline = timeline
@@ -100,7 +100,7 @@ class ElasticRank(RankContext):
 
         Args:
             checkpoint_every: steps between two checkpoints, by default the test's.
-            parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
+            parts: objects with ``state_dict`` and ``load_state_dict``, by name: a model, an optimizer, a schedule.
 
         Raises:
             RecordingError: a part cannot be kept, or does not take what the checkpoint has for it.
@@ -173,8 +173,8 @@ class Training:
         Args:
             samples: size of the training set, at least the maximum number of nodes.
             batch: per rank.
-            epochs: of the whole training.
-            device: of the indices, by default the rank's.
+            epochs: number of epochs of the whole training.
+            device: device of the indices, by default the rank's.
 
         Returns:
             Batches (n,) of indices, int64.
@@ -254,7 +254,7 @@ class Training:
         For a body that chooses its samples itself: skipped and repeated samples are counted from these reports.
 
         Args:
-            samples: their numbers, from 0; several calls add up.
+            samples: numbers of the samples, from 0; several calls add up.
 
         Raises:
             RecordingError: they are no whole numbers.
@@ -273,9 +273,9 @@ class Training:
         """Record numbers of this step; an epoch has the mean over the samples of the steps that recorded them.
 
         Args:
-            loss: of this rank's batch.
-            accuracy: of this rank's batch; or of the epoch, in its last step alone.
-            top5: as ``accuracy``.
+            loss: loss of this rank's batch.
+            accuracy: accuracy on this rank's batch; or that of the epoch, in its last step alone.
+            top5: top-5 accuracy, as ``accuracy``.
 
         Raises:
             RecordingError: one is no number, nor a tensor of one element, or not finite; of a tensor the last is

@@ -27,11 +27,11 @@ class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         codes: rank -> exit code, or minus the signal's number; ranks with an unknown code are absent.
-        stamps: moments inside the launcher, for the cost breakdown.
+        stamps: name of a stage of the start -> its moment, for the breakdown of a launch's seconds.
         trouble: complaint of the process that started the ranks, or "".
         died: the process that started the ranks died before them, so that the ranks are not to blame.
         stuck: rank -> message about a rank that still exists after the site was cleared.
-        oom_kills: rank -> processes that the kernel of its host killed meanwhile for lack of memory, if any.
+        oom_kills: rank -> number of processes on its host that the kernel killed meanwhile for lack of memory.
         remarks: further remarks on the launch.
     """
 

@@ -51,7 +51,7 @@ class RankProcess(Protocol):
 
 
 StartRank = Callable[[LaunchPlan, int, Mapping[str, str]], RankProcess]
-"""Starts a rank of a stored plan, with these variables."""
+"""Function (plan, rank, environment variables) that starts a rank of a plan stored on disk; returns its process."""
 
 
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -133,7 +133,7 @@ class ChildRanks:
         return {rank: process.pid for rank, process in self._started.items() if process.poll() is None}
 
     def drivers(self) -> list[int]:
-        """Empty, as this process is their parent."""
+        """Ids of processes between this one and the ranks: empty, as this process is their parent."""
         return []
 
     def abandon(self) -> None:

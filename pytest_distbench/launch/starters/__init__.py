@@ -86,7 +86,7 @@ class Hosting:
             hosts, whose relays start them (``hosts/relay.py``); what else runs there, and which GPUs there are, is
             unknown here. ``none``: nowhere, they are simulated.
         is_spaced: launches are spaced out in time on a restless machine, as consecutive ones see the same interference.
-        sets_threads: they are forked from a process that has torch loaded, and must be given their number of threads.
+        sets_threads: whether ranks are forked with torch loaded, and must be given their number of threads.
     """
 
     hosts: Literal["none", "one", "many"] = "one"
@@ -96,23 +96,22 @@ class Hosting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherKind(Hosting):
-    """A launcher, as the rest of the code sees it.
+    """What the rest of the code knows of a launcher; a row of :data:`LAUNCHERS`.
 
     Attributes:
-        make: makes it; imports what it needs.
-        starts: how its ranks are started, such as ``forked with torch loaded``, or "" for ``started by NAME``.
-        holds_two: two groups may be open at once, which an interleaved A/B needs.
-        may_confirm: distbench may open two groups by itself, to confirm a suspicious case; False if other software
+        make: makes the launcher; imports what it needs.
+        starts: how ranks are started, such as ``forked with torch loaded``, or "" for ``started by NAME``.
+        holds_two: whether two groups may run at once, which an interleaved A/B needs.
+        may_confirm: whether distbench may run two groups unasked, to confirm a suspicious case; False if other software
             decides whether two commands run on the same hosts.
-        takes_python: one of two groups may run under another Python.
-        variables: set in the environment of all launches of the run unless the user has set them.
-        describe: returns the environment of its hosts, before the first launch, for the largest number of ranks, by the
-            engine, with GPUs or without; and whether each host sees the folder in which pytest makes temporary files.
-            The platform is the one that the user has named, or "" for that of the hosts, which must be one. It is None
-            if they are as this host.
-        layout: returns the number of ranks on each of its hosts, of so many ranks, by the engine, with GPUs or without,
-            or is None if all run on one.
-        engine: checks the command given to ``--distbench-launcher`` in place of a name, or None if it is given by name.
+        takes_python: whether one of two groups may run under another Python.
+        variables: environment variables of all launches of the run, unless the user has set them.
+        describe: takes the largest number of ranks, the engine, whether there are GPUs, and the platform that the user
+            named, or ""; returns the environment of the hosts, which must be alike, and whether each sees pytest's
+            folder of temporary files. None if ranks run on this host.
+        layout: takes a number of ranks, the engine, and whether there are GPUs; returns the number of ranks on each
+            host. None if all run on one.
+        engine: checks the command given to ``--distbench-launcher`` in place of a name; None if a name is given.
     """
 
     help: str
@@ -128,7 +127,7 @@ class LauncherKind(Hosting):
 
 
 def by_name(place: str) -> Callable[..., Any]:
-    """A call of ``module:name``, imported at its first call."""
+    """A function that calls the one at ``module:name``, whose module is imported at the first call."""
 
     def call(*given: Any, **named: Any) -> Any:
         module, _, name = place.partition(":")

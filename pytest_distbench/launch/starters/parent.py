@@ -56,7 +56,7 @@ _READ_AT_START = re.compile(
 )
 
 _SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
-"""Variables that each rank gets of its own. OMP_NUM_THREADS is not the user's in the process that loads torch, and the
+"""Variables set in each rank, so that another value needs no new parent. The parent has its own OMP_NUM_THREADS; the
 two sides of an A/B differ in their paths, which nothing reads there."""
 
 _HASH_SEED = "PYTHONHASHSEED"
@@ -79,7 +79,7 @@ def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line to a parent.
+    """An order to a parent, one line of JSON.
 
     ``fork`` children that call a function, each with its own variables, and maybe a connection for children of its own
     as its last argument. If they may train, the parent first imports what each would. ``count``: answer with the
@@ -97,11 +97,11 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line from a parent.
+    """A message from a parent, one line of JSON.
 
-    ``forked`` answers ``fork`` and ``count``: process ids, or why there are none. ``ended``: a child has; after the
-    last one, also all processes that it had started. ``ready``: torch is loaded; ``pids`` keep stores. ``made``: a
-    store listens at a port, or why not.
+    ``forked`` answers the orders ``fork`` and ``count``: ``pids``, or in ``trouble`` why there are none. ``ended``: a
+    child ended with ``code``; after the last one, also all processes that it had started. ``ready``: torch is loaded;
+    ``pids`` keep stores. ``made``: a store listens at ``port``, or ``trouble`` says why not.
     """
 
     what: Literal["forked", "ended", "ready", "made"]

@@ -98,7 +98,7 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes with the session's mark or below the parent, without it and the store keeper."""
+        """Processes that launches left running: those with the session's mark, and those below the parent."""
         found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
         if self._parent is None:
             return list(found.values())
@@ -202,7 +202,7 @@ class _HostParent(Parent):
 
 
 class _WarmLaunch:
-    """Ranks forked by a parent. When one fails, the others get SIGTERM, as under torchrun."""
+    """The ranks of one launch, forked by a parent. When one fails, the others get SIGTERM, as under torchrun."""
 
     def __init__(self, parent: _HostParent, plan: LaunchPlan) -> None:
         self._parent = parent

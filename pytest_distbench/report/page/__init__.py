@@ -83,7 +83,7 @@ def bars(title: str, unit: str, parts: Sequence[str], rows: Sequence[tuple[str, 
 
 
 def pairs(title: str, unit: str, rows: Sequence[tuple[str, str, float, float]], *, note: str = "") -> Chart:
-    """Two numbers in each row, of the baseline and the candidate, with a name and what is known besides."""
+    """A chart of two numbers per row; rows are (name, further text, baseline's number, candidate's number)."""
     return {"type": "pairs", "title": title, "unit": unit, "rows": rows, **if_any(note=note)}
 
 
@@ -109,7 +109,7 @@ def grid(
     changed: Sequence[bool] = (),
     foot: Sequence[str] = (),
 ) -> Chart:
-    """A table, among charts or alone; ``right``: which columns are numbers, ``changed``: which rows are marked."""
+    """A table; ``right``: whether each column is right-aligned; ``changed``: whether each row is marked as changed."""
     return {
         "type": "grid", "title": title, "head": head, "right": right, "rows": rows, **if_any(changed=changed, foot=foot)
     }  # fmt: skip
@@ -135,7 +135,7 @@ def heat(
 
 
 def choice(ways: Mapping[str, Chart]) -> Chart:
-    """Several forms of one line chart, of which one is drawn: the first, until another name is chosen."""
+    """A chart that the reader switches between: name of a form -> line chart; at first the first one is shown."""
     return {"type": "choice", "names": [*ways], "charts": [*ways.values()]}
 
 
@@ -276,7 +276,7 @@ def _explained(row: PlaceRow) -> str:
 
 
 _Sent = tuple[tuple[str, str, str, str, str], bool]
-"""Equal collectives of an iteration: a row of texts with their counts in the baseline and in this run."""
+"""Row of a table of collectives: its texts, with the counts in the baseline and this run; and whether these differ."""
 
 
 def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
@@ -338,10 +338,10 @@ OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Char
 
 
 class PageFiles(NamedTuple):
-    """Further files that a page may be made of: an option of ``report``.
+    """An option of ``distbench report`` that names a file or folder from which the page gets further charts.
 
     Attributes:
-        charts: reads them, and returns a function that draws the charts of a case.
+        charts: takes the path, and returns a function that draws the charts of a case.
     """
 
     metavar: str

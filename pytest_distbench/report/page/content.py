@@ -104,7 +104,7 @@ def page_of(
     them, and above the cases with the class of their words.
 
     Args:
-        charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
+        charts: function that draws a case's charts from other files: a row of :data:`PAGE_FILES`.
     """
     kinds: dict[str, tuple[Severity, str]] = {
         BROKEN: ("failure", "A rank failed, so nothing was judged."),
@@ -150,7 +150,7 @@ def headline_of(record: RunRecord) -> str:
 
 
 def other_of(record: RunRecord) -> OtherRun:
-    """A run for comparison, named by its start and commit."""
+    """Name of a run, made of its start and commit, and the values of its launches: as :func:`page_of` compares it."""
     name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
     cases = {}
     for result in record.results:

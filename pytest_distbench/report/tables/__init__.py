@@ -92,7 +92,7 @@ COLUMNS: list[Column[Finding]] = [
 
 
 def _of_case(column: Column[Finding]) -> Column[OfCase]:
-    """The column for a row with its case; for communication, which is no number, both sides show what is sent."""
+    """A column of findings as one of (case, finding); cells of a communication fingerprint show what is sent."""
 
     def cell(row: OfCase) -> object:
         if row[1].metric == FINGERPRINT and column.name in ("current", "baseline"):
@@ -123,7 +123,7 @@ VERDICTS: TableKind[OfCase] = TableKind(
 
 
 def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, str]]:
-    """Name, value and planned value of each fact, each once, in the order of their first appearance."""
+    """(name, value, planned value) of each fact on the environments of cases, such as ``torch``, each value once."""
     planned = {} if run is None else run.experiment.planned
     found: dict[str, dict[str, None]] = {}
     for environment in (result.environment for result in results):

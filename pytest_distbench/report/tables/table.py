@@ -26,9 +26,9 @@ class DataTable:
 
     Attributes:
         columns: name -> type; values are in base units, and any may be None.
-        rows: one value per column. May be an iterator: a large store is never in memory whole.
-        headings: for people, one per column, or None where the texts of other columns say it.
-        texts: of each row, under the headings that are not None.
+        rows: rows of one value per column. May be an iterator: a large store is never in memory whole.
+        headings: headings for people, one per column, or None if people do not see the column.
+        texts: texts of each row for people, under the headings that are not None.
         footer: lines for people below the table.
     """
 
@@ -59,10 +59,10 @@ class Column(Generic[Row]):
     """One column of a table.
 
     Attributes:
-        type: of its values, which are in base units; any may be None.
-        heading: for people, or a function of the rows that returns it, or None where people do not see the column.
-        cell: returns what it shows of a row: a :class:`Cell`, or a value that is its own text.
-        if_any: people see it only if a row has a value in it that is neither None nor empty.
+        type: type of the values, which are in base units; any may be None.
+        heading: text, or a function of the rows that returns it, or None if people do not see the column.
+        cell: takes a row, and returns a :class:`Cell`, or a value that is its own text.
+        if_any: whether people see the column only if a row has a value in it that is neither None nor empty.
     """
 
     name: str
@@ -95,14 +95,14 @@ class TableKind(Generic[Row]):
     """A table that runs may have.
 
     Attributes:
-        rows: returns the rows of a run's cases; further arguments come by the names in ``takes``.
-        columns: from left to right.
-        further: returns columns that depend on the rows, to the right of these.
-        footer: returns lines for people below the rows.
-        needs: what it is made of, where its name does not say it.
-        takes: further arguments of ``rows``: ``run``, the whole record; ``prices``, the list of ``report --prices``.
-            Each has a default there.
-        marks: words of cells -> their class on the page, if such a table stands above the cases.
+        rows: takes the cases of a run, and the arguments that ``takes`` names; returns the rows.
+        columns: columns from left to right.
+        further: takes the rows, and returns columns that depend on them, to the right of ``columns``.
+        footer: takes the rows, and returns lines for people below them.
+        needs: what a run must have for the table, if its name does not say so.
+        takes: names of further arguments of ``rows``, which have defaults there: ``run``, the whole record;
+            ``prices``, the list of ``report --prices``.
+        marks: word in a cell -> its CSS class, for a table that the page shows above the cases.
     """
 
     summary: str
@@ -157,7 +157,7 @@ def num_bytes(value: int, nothing: str = "0 B") -> Cell:
 
 
 class OfLaunch(NamedTuple, Generic[Item]):
-    """A row for an item of a launch: a change, a worker."""
+    """A row of a table about one item of a launch, such as an elastic job or a worker, with its case and launch."""
 
     result: CaseResult
     launch: LaunchRecord
@@ -167,7 +167,7 @@ class OfLaunch(NamedTuple, Generic[Item]):
 def rows_of_launches(
     results: Sequence[CaseResult], item_of: Callable[[LaunchRecord], Item | None]
 ) -> Iterator[OfLaunch[Item]]:
-    """One row for each launch that has such an item."""
+    """Yield a row for each launch of the cases for which ``item_of`` returns an item and not None."""
     for result in results:
         for launch in result.launches:
             if (item := item_of(launch)) is not None:

@@ -121,7 +121,7 @@ class Confirmation(Interleaved):
         Args:
             source: launches of the candidate and of the baseline commit.
             here: the commit that is checked out.
-            exchanged: the same in new processes, each tree at the other's path, to confirm slower timings.
+            exchanged: launches in new processes, each tree at the other's path, to confirm slower timings, or None.
             of_its_time: the baseline commit under the software of its time, or None.
         """
         if self.why_not or not (verdicts := self.decide_in_time(source)):

@@ -231,7 +231,7 @@ def split_change(
 
     Args:
         code: metric -> candidate / baseline commit, both under today's software.
-        total: the same with the baseline commit under the software of its time.
+        total: metric -> candidate / baseline commit, the latter under the software of its time.
     """
 
     def split(verdict: Finding) -> Finding:

@@ -68,7 +68,7 @@ SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
 longer to enqueue keeps the device busy itself."""
 
 TRIES = 3
-"""Warm-up iterations that decide: one of the first length, two of the longest if needed, as hosts are interrupted."""
+"""Fewest warm-up iterations on CUDA, in which :class:`BusyStream` learns how long its kernel has to be."""
 
 _MARGIN = 3.0
 _SHRINK = 0.5
@@ -166,11 +166,11 @@ def recorded() -> torch.cuda.Event:
 
 
 LEFT_SHARE, LEFT_S = 0.05, 20e-6
-"""Share of the timed seconds, or seconds, for which a device may still work when its timing ends."""
+"""How long a device may still work after its timing ended: this share of the timed seconds, or these seconds."""
 
 
 class Stopwatch(Protocol):
-    """Times what lies between its two methods."""
+    """Times the code between the calls of :meth:`start` and :meth:`stop`."""
 
     def start(self, iterations: int = 1) -> None:
         """Start a timing of so many iterations. Preparations are not timed."""
@@ -272,7 +272,7 @@ def _synchronized() -> float:
 
 
 class Steps(Protocol):
-    """Times of steps, in seconds."""
+    """Times the steps of a training; ``times``: seconds of each."""
 
     times: list[float]
 
@@ -315,7 +315,7 @@ class DeviceSteps:
         self._mark = delay.mark()
         self._synchronize = synchronize
         self._block: list[tuple[float, float, torch.cuda.Event]] = []
-        """When the host was done with a step, its seconds, and the event of the device's end."""
+        """Per step: when the host had enqueued it, the seconds that took, and an event at its end on the device."""
         self._block_start = self._step_start = self._apart_s = 0.0
         self._began: torch.cuda.Event
         self._is_enqueued = False

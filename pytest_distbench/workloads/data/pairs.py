@@ -72,7 +72,7 @@ _ESCAPED = re.compile(r"\\u|\\\\|\\([0-9]+);")
 
 
 def join_subtokens(tokens: Sequence[str]) -> str:
-    r"""Subtokens of tensor2tensor: ``_`` ends a token; between two that begin with a letter or digit was a space.
+    r"""Text of tensor2tensor's subtokens: ``_`` ends a token; a space joins two that begin with a letter or digit.
 
     In them ``\u`` is an underscore, ``\\`` a backslash, and ``\8364;`` the character of that number.
     """
@@ -104,7 +104,7 @@ class Sentences(Sequence[list[int]]):
     """Token ids of N sentences, one after the other in one array; ``shift`` is added to what the array holds.
 
     Attributes:
-        lengths: (N,), tokens of each.
+        lengths: number of tokens of each sentence, (N,).
     """
 
     def __init__(self, flat: np.ndarray, starts: np.ndarray, ends: np.ndarray, shift: int = 0) -> None:

@@ -26,13 +26,13 @@ class DataSet(msgspec.Struct, frozen=True):
     """A row of the table.
 
     Attributes:
-        layouts: names of the files that a folder of it holds, for each layout.
-        archives: that it is published in.
-        folders: that these unpack to.
-        published: how much it holds, as :attr:`count` returns it.
-        count: reads all of a folder, and returns how much it holds.
-        generate: writes a small set in its format to a folder, from a seed.
-        make_cache: makes a file that trainings read instead of the folder's, or None.
+        layouts: for each layout of the set, the names of the files in its folder.
+        archives: names of the archives in which the set is published.
+        folders: names of the folders that these archives unpack to.
+        published: size of the published set, as :attr:`count` returns it.
+        count: reads all files in a folder, and returns the size of each part: ``{"test images": 10000}``.
+        generate: takes a folder and a seed, and writes a small set in the same format.
+        make_cache: makes the file that trainings read instead of the set's own, or None.
     """
 
     title: str

@@ -28,10 +28,10 @@ _AXIS = "message_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """A message size of a sweep. Bandwidths are in GB/s (1e9 bytes).
+    """Results of a sweep at one message size. Bandwidths are in GB/s (1e9 bytes).
 
-    None are the busbw of a collective without a factor, its share of links of unknown peak, and the wrong elements if
-    nothing was checked. The verdict on the time of a call always has a ``current`` number.
+    ``busbw`` is None for a collective without a factor, ``busbw_share`` if the peak of the links is unknown, and
+    ``wrong_elements`` if nothing was checked. ``time`` is the verdict on the time of a call, with a ``current`` number.
     """
 
     message_bytes: int
@@ -155,7 +155,7 @@ NO_ROOT = "-1"  # as nccl-tests writes it
 
 
 class Sent(NamedTuple):
-    """The message and the way to send it, equal in rows that differ in size. ``network`` is the chosen one, or ""."""
+    """What a sweep sends and how: what its rows have in common. ``network``: the chosen one, or ""."""
 
     test: str
     collective: str
@@ -173,7 +173,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CollectiveRow:
-    """A message, with measurements ``in_place`` and out of place: its ``sides``.
+    """A row of the table: one message size of a sweep. ``sides``: whether it is in place -> results.
 
     The size is None if the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` is the most
     severe one, ``unsupported`` or ``failed``; ``note`` says why numbers are missing, or how to read them.
@@ -331,7 +331,7 @@ _UNNAMED = {"transport": "usual"}
 """Name of a way that nobody has chosen; a way without a name is no side of a comparison."""
 
 _Ways = tuple[bool, dict[str, CollectiveRow | None]]
-"""Whether a message is in place, and its row by the way to send it, or None, in the order of the sweeps."""
+"""Whether a message is in place; and way to send it -> its row, or None if not measured, in the order of the sweeps."""
 
 
 def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:

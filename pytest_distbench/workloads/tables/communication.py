@@ -19,7 +19,7 @@ _AXES = {"tensors", "calls"}
 
 
 _Bucket = tuple[CaseResult, Finding, float, float]
-"""A number of tensors, sent in one way: the case, finding and time, and the time of the fewest tensors in that way."""
+"""A row: case, finding on some number of tensors sent in one way, their time, and that of the fewest so sent; in s."""
 
 
 def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
@@ -54,11 +54,11 @@ BUCKETS: TableKind[_Bucket] = TableKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
-    """A link: the latency of a small message, and the bandwidth of large ones in GB/s (1e9 bytes).
+    """A row: a link between two ranks, with its latency, and its bandwidth in GB/s (1e9 bytes).
 
-    ``share`` is its time over that of a typical link of the case, in the metric where that is most; ``note`` names what
-    is slow: ``this link``, ``rank 2``, ``from rank 2``, or "". ``hosts`` are those of its two ranks, or "" if all ranks
-    live on one.
+    ``share``: its time over that of a typical link of the case, in latency or bandwidth, whichever is worse; ``note``
+    names what is slow: ``this link``, ``rank 2``, ``from rank 2``, or "". ``hosts``: hosts of its two ranks, or "" if
+    all ranks are on one.
     """
 
     result: CaseResult

@@ -53,7 +53,7 @@ _LAUNCHER = "launcher"
 
 @dataclass(slots=True, kw_only=True)
 class CostRow:
-    """A result that a case bought, ``run``, ``accuracy 0.97`` or ``million samples``, and its cost.
+    """A row: time and cost of a case for ``what``, which is ``run``, ``accuracy 0.97`` or ``million samples``.
 
     Times and steps are medians over launches and seeds; the time is None if no training met the goal. ``met`` says how
     many did: ``4 of 5``. ``least`` is the row of the smallest world size, which may be this one.
@@ -308,7 +308,7 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     known = [(0.0, 0.0), *zip(at_steps, accumulate(median(lasted[step]) for step in at_steps), strict=True)]
 
     def at(step: float) -> float:
-        """Seconds of a step, on the line between the two known steps around it, or on the last such line."""
+        """Seconds at which a step ended, interpolated between the two known steps around it, or extrapolated."""
         i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
         (before, began), (after, ended) = known[i - 1], known[i]
         return began + (ended - began) * (step - before) / (after - before)

@@ -28,9 +28,9 @@ _Path = tuple[str, ...]
 
 
 class PhaseRow(NamedTuple):
-    """A step, a part of it, its unaccounted rest, or a phase apart from it. Lists are by rank, means over all steps.
+    """A row: a step, a phase of it, time of a step in no phase, or a phase outside of steps.
 
-    A script as a whole, whose loop is its wall time, is one step. ``waits_s`` includes that of the phase's own parts.
+    Lists are by rank, means over all steps; a whole script is one step. ``waits_s`` includes waits of phases inside.
     """
 
     result: CaseResult

@@ -38,12 +38,12 @@ _OF_THE_SIZE = ("batch", "communication")  # parameters in which the runs of one
 
 @dataclass(slots=True, kw_only=True)
 class ScalingRow:
-    """A training on some workers: medians over its launches; times in seconds, rates per second.
+    """A row: a training on some number of workers. Medians over its launches; times in seconds, rates per second.
 
-    Samples are of all workers in a step. The variance is that of the logarithm of the step, from its launches and their
-    iterations. ``busy`` is the share of a step under the profiler in which collectives ran, or None without a trace.
-    The row is compared with one worker without communication (``local``), with itself without communication (``apart``)
-    and with ``fewer`` workers; the verdict is on its efficiency.
+    ``samples`` are of all workers in a step. ``step_variance`` is that of the logarithm of the step time, from launches
+    and iterations. ``busy``: share of a step under the profiler in which collectives ran, or None without a trace. Rows
+    to compare with: ``local``, one worker without communication; ``apart``, as many without communication; ``fewer``,
+    the next smaller number of workers. ``verdict`` is that on the efficiency.
     """
 
     result: CaseResult

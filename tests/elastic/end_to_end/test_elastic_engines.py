@@ -65,7 +65,7 @@ def test_an_engine_carries_out_every_kind_of_change_and_each_is_measured(
 
 
 @pytest.mark.parametrize("engine", [pytest.param("stock", marks=pytest.mark.nightly), "fast"])
-def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str, tmp_path: Path) -> None:
+def test_an_agent_that_dies_alone_is_reported_though_its_worker_lives_on(engine: str, tmp_path: Path) -> None:
     """Its worker trains on, and so nobody else would notice."""
 
     def kill_agent(plan: LaunchPlan) -> None:
@@ -78,7 +78,7 @@ def test_an_agent_that_dies_alone_is_told_though_its_worker_lives_on(engine: str
     check_nothing_left(tmp_path)
 
 
-def test_a_parent_that_dies_is_told_and_its_children_end(tmp_path: Path) -> None:
+def test_a_parent_that_dies_is_reported_and_its_children_end(tmp_path: Path) -> None:
     def kill_parent(plan: LaunchPlan) -> None:
         parent = psutil.Process(agent_of(plan, slot=1)).parent()
         assert parent is not None

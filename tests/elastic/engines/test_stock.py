@@ -145,7 +145,7 @@ def children(engine: Shells) -> Callable[[int], list[psutil.Process]]:
     return find
 
 
-def test_what_agents_tell_is_told_once_and_their_end_too(engine: Shells, children: Callable) -> None:
+def test_events_and_the_end_of_an_agent_are_reported_once(engine: Shells, children: Callable) -> None:
     children(1)
     engine.leave(1)
     told: list[Event] = []

@@ -106,7 +106,7 @@ def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
     assert changes[0].rounds == 2
 
 
-def test_without_a_step_or_a_cause_there_is_nothing_to_tell() -> None:
+def test_a_change_without_a_step_has_no_result() -> None:
     timeline = Timeline()
     timeline.change(1.0, 0, "join", [1], [0, 1])
     assert change_results(timeline.history) == []
@@ -131,7 +131,7 @@ def died() -> Timeline:
     return timeline
 
 
-def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost_which_is_in_the_lost_fraction() -> None:
+def test_an_unplanned_death_is_reported_with_its_cost_and_counts_as_lost() -> None:
     [(stall_s, told)] = unplanned(died().history)
     lost = [m.value for t in (killed(), died()) for m in measure(JOB, t.history)[1] if m.name == "lost_fraction"]
 
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost_which_is_in_the_
     assert lost[0] == pytest.approx(lost[1])
 
 
-def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
+def test_a_change_without_survivors_has_no_stall() -> None:
     timeline = Timeline()
     timeline.begin(0.0, 0)
     timeline.generation(0, [0], first=10.0, steps=5)

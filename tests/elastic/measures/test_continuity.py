@@ -50,7 +50,7 @@ def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
     assert "step 3 was of epoch 1, and after the change it is of epoch 0" in explain_wrong_resume(history, SCRIPT)
 
 
-def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer_one_was_torn() -> None:
+def test_continuing_from_an_older_checkpoint_is_reported_unless_the_newer_is_damaged() -> None:
     timeline = killed()
     timeline.lines.append(event("saved", t=20.2, slot=0, generation=0, step=9, seconds=0.0))
     told = explain_wrong_resume(timeline.history, JOB)
@@ -265,7 +265,7 @@ def test_a_load_lost_the_share_by_which_the_loss_rose_of_that_by_which_it_had_fa
     assert continuity.worst_relapse(trained_of_learning(after=after).history)[0] == pytest.approx(share)
 
 
-def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance() -> None:
+def test_the_loss_of_learning_at_a_load_is_reported_with_its_numbers() -> None:
     assert continuity.worst_relapse(trained_of_learning(after=2.0).history)[1] == (
         "the loss had fallen from 2 to 1 at the checkpoint of step 20, and generation 1 continued with 2 "
         "(means of 5 steps)"

@@ -122,7 +122,7 @@ def test_a_field_counts_where_all_ranks_have_it_and_it_moves_from_checkpoint_to_
 
 
 @pytest.mark.parametrize(("second", "number"), [("a", 0), ("b", 1), (None, 0)])
-def test_ranks_that_differ_are_told_of_a_job_without_changes_too(second: str | None, number: int) -> None:
+def test_differing_ranks_are_reported_for_a_job_without_changes_too(second: str | None, number: int) -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
     timeline.lines += [held("save", 0, 0, "a"), *([held("save", 1, 0, second)] if second else [])]
@@ -203,7 +203,7 @@ def test_ranks_that_differ_at_a_checkpoint_lose_what_only_one_of_them_writes() -
         (None, [11, 12], 0.05, 0),  # a schedule
     ],
 )
-def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
+def test_a_learning_rate_of_one_rank_alone_or_of_a_redone_step_is_wrong(
     slot: int | None, steps: list[int], rate: float, number: int
 ) -> None:
     timeline = went_on(0, 1)
@@ -261,7 +261,7 @@ def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_shar
         ([6, 5], [3, 3], 6, 0),  # rows are not samples
     ],
 )
-def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told(
+def test_a_worker_whose_model_gets_half_of_its_batches_after_a_load_is_reported(
     before: list[int], behind: list[int], batch: int, number: int
 ) -> None:
     timeline = Timeline()

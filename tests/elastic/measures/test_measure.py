@@ -24,7 +24,7 @@ def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Sample]
     return {m.key: m for m in found}
 
 
-def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
+def test_on_fewer_cores_than_nodes_timings_are_shown_and_counts_are_judged() -> None:
     _, found = measure(replace(JOB, cores=1), killed().history)
     judged = {m.name for m in found if m.better != "info"}
     kept = ("optimizer_state_lost", "checkpoint_interval")
@@ -63,7 +63,7 @@ def test_a_run_has_its_times_its_samples_what_was_lost_and_the_costs_of_its_chan
     assert found["recovery[change=kill 2 to 1]"].better == "lower"
 
 
-def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
+def test_an_unknown_checkpoint_interval_bounds_nothing() -> None:
     found = measured(killed(), every=None)
     assert found["steps_redone[change=kill 2 to 1]"].bounds == []
     assert "checkpoint_interval" not in found
@@ -91,7 +91,7 @@ def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
     assert [bound.holds(broken.value) for bound in broken.bounds] == [False]
 
 
-def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_samples_and_checkpoints() -> None:
+def test_a_script_that_prints_every_second_step_lacks_samples_and_checkpoints_alone() -> None:
     """Its goodput is as of the whole training, but for the steps between its last line before the loss and the loss."""
     lines = [
         but(line, samples=None) if line.what == "stepped" else line
@@ -187,7 +187,7 @@ def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> Non
     assert "slot_free[change=kill 2 to 1]" not in measured(timeline)
 
 
-def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_of_more() -> None:
+def test_an_epoch_with_one_line_is_no_step_if_other_epochs_have_more_lines() -> None:
     one, told = reported_every_hundredth(steps=150, world_size=1)
     two, _ = reported_every_hundredth(steps=75, world_size=2, before=told)
     history = History([*one, *two])

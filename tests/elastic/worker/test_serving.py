@@ -63,7 +63,7 @@ def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: Launch
     assert list(ended) == [1]
 
 
-def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: Servers) -> None:
+def test_an_exception_of_the_body_is_reported(plan: LaunchPlan, servers: Servers) -> None:
     Path(plan.expect(Pool).tasks[SERVING].body.file).write_text("def load(outputs): raise MemoryError(f'{outputs} GB')")
     servers.start(0)
     ended: dict[int, int] = {}

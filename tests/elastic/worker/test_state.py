@@ -110,7 +110,7 @@ def test_steps_of_a_batch_are_counted_and_gradients_that_were_given_up(
     assert seen == found
 
 
-def test_an_optimizer_is_told_by_slots_steps_and_rates() -> None:
+def test_the_digest_of_an_optimizer_has_slots_steps_and_rates() -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
     assert (digests.of_moments(optimizer), digests.steps_of(optimizer)) == ({}, "")
@@ -121,7 +121,7 @@ def test_an_optimizer_is_told_by_slots_steps_and_rates() -> None:
     assert (digests.steps_of(optimizer), digests.rates_of(optimizer)) == ("1", [0.5])
 
 
-def test_the_options_of_all_groups_are_told_one_by_one_and_the_rate_is_none_of_them() -> None:
+def test_options_are_listed_for_all_groups_without_the_learning_rate() -> None:
     groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "betas": betas} for betas in ((0.9, 0.95), (0.8, 0.99))]
     told = digests.options_of(torch.optim.AdamW(groups, lr=0.5, weight_decay=0.1))
 
@@ -199,7 +199,7 @@ def of(optimizer: torch.optim.Optimizer, **more: object) -> dict[str, object]:
         (of(OPTIMIZER, loader=Wrapper(0)), OPTIMIZER, {"draws_samples": True}, []),
     ],
 )
-def test_what_was_not_handed_over_is_told_with_the_call(
+def test_a_part_that_was_not_handed_over_is_named_with_the_call_that_keeps_it(
     parts: dict[str, Any], optimizer: torch.optim.Optimizer, more: dict[str, Any], told: list[str]
 ) -> None:
     assert left_out(parts, [optimizer], **{"drawn_from": [], "draws_samples": False, **more}) == told

@@ -124,7 +124,7 @@ def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: Make
         rank.training(checkpoint_every=8)
 
 
-def test_a_body_that_keeps_other_parts_or_another_model_than_before_is_told(make_rank: MakeRank) -> None:
+def test_a_body_that_keeps_other_parts_than_the_checkpoint_has_is_an_error(make_rank: MakeRank) -> None:
     train(make_rank(0))
 
     told = "the checkpoint of step 4 has model, and this generation keeps model, more"
@@ -178,7 +178,7 @@ def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: 
     assert noted == [on_cpu.tolist()] * 2
 
 
-def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_reported(make_rank: MakeRank) -> None:
     train(make_rank(0))
     folder = timeline(make_rank()).parent / "checkpoints"
     (folder / "step5.pt").write_bytes((folder / "step4.pt").read_bytes()[:-1])

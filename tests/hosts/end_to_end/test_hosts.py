@@ -124,7 +124,7 @@ def test_ranks_of_two_hosts_measure_and_their_numbers_and_output_come_back(launc
     assert all(0 <= seconds < record.wall_s for seconds in record.phases.values()), record.phases
 
 
-def test_a_rank_that_is_killed_there_is_told_and_takes_what_it_started_along(launch: Launch) -> None:
+def test_a_rank_killed_on_another_host_is_reported_and_its_children_end(launch: Launch) -> None:
     record = launch("is_killed", working_dir=launch.file.parent)
 
     assert record.reason == "rank 1 killed by SIGKILL"

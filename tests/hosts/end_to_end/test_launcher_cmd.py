@@ -76,7 +76,7 @@ def test_a_command_starts_ranks_on_its_hosts_and_their_numbers_are_kept_under_it
     assert stored.name == "ws3%3A@nodes=1x2+1x1.gloo.cmd.json"
 
 
-def test_a_command_that_is_killed_is_told_and_the_next_test_runs(start: Run, pytester: pytest.Pytester) -> None:
+def test_a_command_that_is_killed_is_reported_and_the_next_test_runs(start: Run, pytester: pytest.Pytester) -> None:
     tests = """
         import os, signal
 

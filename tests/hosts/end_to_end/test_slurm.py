@@ -218,7 +218,7 @@ def test_a_node_that_dies_is_named_and_the_next_test_runs(cluster: Cluster) -> N
 
 
 @pytest.mark.nightly
-def test_a_network_that_parts_is_told_and_the_node_is_used_again_when_it_is_back(cluster: Cluster) -> None:
+def test_a_network_partition_is_reported_and_the_node_is_used_again_later(cluster: Cluster) -> None:
     tests = """
         def test_parts(distbench, tmp_path):
             when_all_wait(tmp_path, 2, part_a_node)
@@ -334,7 +334,7 @@ IN_TURNS = """
 
 
 @pytest.mark.nightly
-def test_a_doubt_is_settled_in_turns_on_the_same_nodes(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_suspicious_case_is_confirmed_on_the_same_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Slower code is red; the same code, where the baseline is of a machine that was faster, is not."""
 
     def commit(message: str) -> None:

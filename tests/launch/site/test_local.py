@@ -35,7 +35,7 @@ def start(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> subprocess.P
     return subprocess.Popen(["sh", "-c", place["DOES"]])
 
 
-def test_the_launch_has_ended_when_the_last_rank_has_and_tells_how_each_did(tmp_path: Path) -> None:
+def test_a_launch_ends_with_its_last_rank_and_has_each_exit_code(tmp_path: Path) -> None:
     started = ChildRanks({0: {"DOES": "exit 3"}, 1: {"DOES": "kill -9 $$"}}, start).start(make_plan(tmp_path))
     assert set(started.pids()) <= {0, 1}
     assert started.drivers() == []
@@ -101,7 +101,7 @@ def site(sleepers: Sleepers, tmp_path: Path) -> Iterator[LocalSite]:
     made.close()
 
 
-def test_the_plan_tells_ranks_where_their_line_is_and_is_gone_with_the_site(sleepers: Sleepers, tmp_path: Path) -> None:
+def test_the_plan_has_the_address_of_the_site_and_is_removed_with_it(sleepers: Sleepers, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     site = LocalSite(sleepers, plan)
     site.start()
@@ -127,7 +127,7 @@ def test_a_signal_reaches_the_process_of_that_rank_alone(site: LocalSite, sleepe
 
 
 @pytest.mark.spawn
-def test_what_is_ended_is_told_and_what_is_left_over_is_cleared(site: LocalSite, sleepers: Sleepers) -> None:
+def test_ended_ranks_have_exit_codes_and_leftovers_are_killed(site: LocalSite, sleepers: Sleepers) -> None:
     os.write(sleepers.writable, b"x")  # somebody is to ask how they ended
     assert site.listen(60.0) == []
     assert site.ended is None

@@ -292,7 +292,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_one_that_stands_still_for_five_seconds_is_told_and_one_that_goes_on_is_not(
+def test_a_process_that_is_stopped_for_five_seconds_is_reported(
     stopped: subprocess.Popen[str],
 ) -> None:
     watched = Standstill()

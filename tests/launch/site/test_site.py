@@ -16,7 +16,7 @@ def test_of_two_hosts_both_errors_count() -> None:
     assert TWO.error_s(0, 2) == 0.003
 
 
-def test_on_this_host_nothing_is_in_doubt() -> None:
+def test_moments_on_one_host_have_no_error() -> None:
     assert (Clocks().error_s(0, 1), Clocks().is_one) == (0.0, True)
 
 
@@ -55,5 +55,5 @@ def test_one_rank_that_has_not_passed_waits_to_be_ended() -> None:
     assert not heard((0, "done", "")).is_holding
 
 
-def test_what_a_rank_says_twice_is_told_once() -> None:
+def test_a_remark_that_a_rank_sends_twice_is_kept_once() -> None:
     assert heard((1, "remark", "a"), (1, "remark", "b"), (1, "remark", "a")).remarks() == {1: "a; b"}

@@ -171,7 +171,7 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
         ("nowhere", 1, "has no 'nowhere'"),
     ],
 )
-def test_ranks_that_disagree_or_end_early_or_have_no_body_are_told(
+def test_ranks_that_disagree_or_end_early_or_have_no_body_are_reported(
     launch: Launch, body: str, world_size: int, told: str
 ) -> None:
     assert told in launch(body, world_size=world_size).reason

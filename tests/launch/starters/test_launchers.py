@@ -107,7 +107,7 @@ for _ in range(2):
 
 
 @pytest.mark.spawn
-def test_a_store_that_cannot_be_made_is_told_and_costs_nothing_else() -> None:
+def test_a_store_that_cannot_be_made_is_an_error_and_the_parent_lives_on() -> None:
     """Runs in its own process, as this one does not import torch."""
     done = subprocess.run([sys.executable, "-c", NO_STORE], capture_output=True, text=True, check=True)
 

@@ -62,7 +62,7 @@ os._exit(0)
 
 
 @pytest.mark.spawn
-def test_a_parent_forks_tells_of_ends_and_leaves_nothing_of_whoever_has_ended(tmp_path: Path) -> None:
+def test_a_parent_forks_and_reports_ends_and_leaves_no_process(tmp_path: Path) -> None:
     """Runs in its own process, which has one thread."""
     (tmp_path / "costly.py").write_text("""
 import atexit, os, tempfile

@@ -241,7 +241,7 @@ def test_one(equivalent):
 """
 
 
-def test_the_reference_is_alone_in_the_world(compare: Compare) -> None:
+def test_the_float64_training_runs_in_a_world_of_one_rank(compare: Compare) -> None:
     """A rate or a loss that the number of ranks scales is reported; on one rank there is nothing to compare."""
     tests = [layouts_of(f"own.py::{row}", ["by hand"]) for row in OF_RANKS]
     found, text = compare(*tests, ON_ONE_RANK, options=["--world-size=2", "-rs"], own=OWN)

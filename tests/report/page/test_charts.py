@@ -34,7 +34,7 @@ from pytest_distbench.report.page import (
 )
 
 
-def test_one_that_cannot_be_made_is_told_and_the_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chart_that_cannot_be_made_is_reported_and_the_others_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OF_CASE, "broken", lambda given: 1 / 0)
     monkeypatch.setitem(OF_CASE, "whole", lambda given: [grid("t", [], [], right=[])])
     charts, problems = charts_of(result(), {})
@@ -92,7 +92,7 @@ def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sam
     return Sample(name=name, unit="", better=better, value=values[-1], values=list(values), at={"seed": seed})
 
 
-def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
+def test_a_curve_has_its_unit_its_target_and_its_baseline() -> None:
     measured = [curve("loss", 3.0, 1.0, seed=0), curve("loss", 2.0, 1.0, seed=1), curve("loss", 4.0, 2.0, seed=2)]
     [chart] = curves(result(launches=[launch(*measured)]))
     assert chart["type"] == "lines"
@@ -137,7 +137,7 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     assert (target_of(results, "loss"), target_of(results, "waited")) == (0.2828, None)
 
 
-def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
+def test_communication_that_differs_is_a_table_with_the_baseline() -> None:
     before = of_collectives(reduce(MIB, 2), BARRIER)
     now = of_collectives(reduce(MIB, 4), BARRIER, reduce(8, dtype="int64"))
     sent = launch(fingerprints={"step": now, "other": before})

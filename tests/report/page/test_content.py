@@ -68,7 +68,7 @@ def cells(row: SimpleNamespace, *names: str) -> list[str]:
     return [texts[name] for name in names]
 
 
-def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
+def test_the_most_severe_cases_come_first_and_what_all_share_is_shown_once() -> None:
     steady, better = result(verdict("within-threshold")), result(verdict("better"))
     red, broken = result(verdict("beyond-threshold"), outcome="failed"), result(launches=[HUNG], outcome="failed")
     found = page(steady, better, red, broken)
@@ -158,7 +158,7 @@ def test_a_matrix_stands_above_the_cases_and_what_did_not_run_is_skipped() -> No
     assert [case.state for case in made.cases] == [SKIPPED]
 
 
-def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number() -> None:
+def test_the_row_of_the_communication_shows_what_is_sent() -> None:
     sent = [
         LaunchRecord(index=0, outcome="passed", wall_s=1.0, fingerprints={"first": of(), "step": of(reduce(MIB, 4))})
     ]
@@ -193,7 +193,7 @@ def test_a_failed_case_has_the_command_that_accepts_it_where_one_does() -> None:
     assert not only_case(result(launches=[HUNG], outcome="failed")).accept
 
 
-def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
+def test_a_case_has_the_colour_of_its_most_severe_verdict() -> None:
     quiet, unknown = verdict("within-threshold"), verdict("noise", metric="other")
     [case] = page(result(quiet, unknown)).cases
     assert (case.state, case.mark, case.severity) == ("inconclusive", "?", "doubt")
@@ -204,7 +204,7 @@ def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
     assert [(*cells(row, "verdict"), row.severity) for row in blind.rows] == told
 
 
-def test_a_run_is_told_by_commit_branch_pull_request_and_host_as_far_as_they_are_known() -> None:
+def test_a_run_is_described_by_commit_branch_pull_request_and_host_if_known() -> None:
     facts = dict(page(commit="1234567890abcdef1234-dirty", branch="faster", pull_request="12", host="node7").facts)
     assert facts["commit"] == "1234567890, with uncommitted changes"
     assert (facts["branch"], facts["pull request"], facts["host"]) == ("faster", "#12", "node7")

@@ -15,7 +15,7 @@ from pytest_distbench.records.wire import Event
 from pytest_distbench.report.tables import ENVIRONMENT, RECORD
 
 
-def test_the_environment_tells_what_cases_differ_in() -> None:
+def test_the_environment_table_lists_values_that_differ_between_cases() -> None:
     first = result()
     other = replace(first, environment=replace(first.environment, software={"torch": "2.15.0"}))
     values = [cells[0] for cells in ENVIRONMENT.table([first, other]).rows]

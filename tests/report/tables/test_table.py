@@ -71,7 +71,7 @@ def test_a_cell_of_another_type_is_an_error_that_names_its_column(made: object) 
         column.make_cell(result())
 
 
-def test_a_table_that_cannot_be_made_is_told_and_takes_no_other_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_cannot_be_made_is_reported_and_the_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Column("ratio", float, "ratio", lambda row: 1 / 0)
     monkeypatch.setitem(TABLES, "launches", dataclasses.replace(TABLES["launches"], columns=[broken]))
     broken_rows = dataclasses.replace(TABLES["environment"], rows=lambda results, run: {}[0])
@@ -106,7 +106,7 @@ def test_a_table_is_given_the_run_and_what_the_user_gave_where_it_takes_them(mon
     assert table_of("named", record, {"prices": "some", "others": 1}).texts == [["pytest some"]]
 
 
-def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
+def test_each_timing_is_a_row_with_the_injected_and_the_measured_slowdown() -> None:
     verdicts = [verdict("beyond-threshold", ratio=1.19), verdict("noise", metric="rate", better="higher", ratio=0.9)]
     control = Control(share=0.25, step="turns", verdicts=verdicts, launches=16, took_s=4.0)
     section = CONTROL.table([result(), replace(result(), control=control)])
@@ -124,7 +124,7 @@ def test_a_code_that_repeats_its_verdict_is_for_programs_alone() -> None:
     assert [row[:2] for row in section.texts] == [["not evaluated", ""]]
 
 
-def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
+def test_verdicts_come_the_most_severe_first_with_the_other_side() -> None:
     section = VERDICTS.table([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0] for row in section.rows] == ["regressed", "unchanged"]
     header = "verdict|reason|test|metric|this run|baseline|judged by|change|threshold|detects from|n"

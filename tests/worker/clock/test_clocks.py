@@ -95,7 +95,7 @@ def test_nobody_waits_for_the_device_inside_a_step_but_the_step_itself(
 
 
 @pytest.mark.parametrize("loop", ["per-iteration", "batch"])
-def test_a_phases_time_is_the_devices_and_the_hosts_stands_beside_it(cuda: VirtualCuda, loop: str) -> None:
+def test_a_phase_has_the_devices_time_and_the_hosts(cuda: VirtualCuda, loop: str) -> None:
     rank = make_rank(device="cuda")
     for _ in steps(rank, loop):
         train(cuda, rank)
@@ -318,7 +318,7 @@ def test_a_slow_first_iteration_is_no_reason_to_give_up(warmup: int) -> None:
     assert all(loop.run(20))
 
 
-def test_a_card_whose_clocks_never_settle_is_given_up_in_time() -> None:
+def test_a_card_whose_frequency_never_becomes_steady_is_given_up_in_time() -> None:
     card = Card({0.0: 0.0}, turns=(500, 900, 1700))
     cycles_per_s(card.kernel_s)
 
@@ -366,7 +366,7 @@ def test_a_loop_is_timed_by_the_time_that_passes(
     assert min(found.values) >= 0.002
 
 
-def test_no_other_module_of_a_rank_asks_pythons_clocks() -> None:
+def test_no_other_module_of_a_rank_uses_pythons_time_functions() -> None:
     asking = [
         f"{path.name}:{node.lineno}"
         for room in ROOMS

@@ -69,7 +69,7 @@ def test_the_device_is_waited_for_once_a_block_and_the_host_gets_ahead_with_ever
     ("options", "host_s", "lead_s"),
     [({}, HOST_S, 4e-3), ({"host_s": 6e-3}, 6e-3, DEVICE_S), ({"reads_loss": True}, HOST_S + DEVICE_S, 0.0)],
 )
-def test_the_hosts_share_and_its_lead_stand_beside(
+def test_a_step_time_has_the_hosts_share_and_its_lead(
     cuda: VirtualCuda, options: dict[str, object], host_s: float, lead_s: float
 ) -> None:
     step_time = train(cuda, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_the_hosts_share_and_its_lead_stand_beside(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_delay_makes_all_clocks_of_a_training_longer_by_its_share(cuda: VirtualCuda, device: str) -> None:
+def test_a_delay_makes_all_timings_of_a_training_longer_by_its_share(cuda: VirtualCuda, device: str) -> None:
     """The evaluations too: they are part of the time to the goal."""
     options = {"every": 15, "evaluation_s": 0.02}
     healthy, delayed = (
@@ -165,7 +165,7 @@ def test_batches_are_about_equal(iterations: int, lengths: list[int]) -> None:
         ({"identity": {"mode": "batch"}}, "mode='per-iteration', and 'batch' in identity="),
     ],
 )
-def test_another_mode_is_refused_and_told(options: dict[str, object], message: str) -> None:
+def test_an_unknown_mode_is_an_error(options: dict[str, object], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         make_rank().timed("step", **{"warmup": 1, "iterations": 1, **options})  # type: ignore[arg-type]
 
@@ -244,7 +244,7 @@ def test_work_on_a_stream_that_nobody_waits_for_is_no_time_that_could_be_compare
         (1e-3, 1e-3, False, 2, 1e-3),
     ],
 )
-def test_work_on_another_stream_that_is_over_when_the_clock_stops_is_timed_or_no_part_of_it(
+def test_work_on_another_stream_is_timed_if_the_current_stream_waits_for_it(
     cuda: VirtualCuda, side_s: float, own_s: float, joins: bool, every: int, value: float
 ) -> None:
     found = with_side_work(cuda, side_s, own_s=own_s, joins=joins, every=every)
@@ -323,7 +323,7 @@ def test_on_a_cpu_each_step_has_its_own_time(cuda: VirtualCuda) -> None:
     assert set(step_time.secondary) == {"cpu_s", "waits"}
 
 
-def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
+def test_the_simulated_time_belongs_to_its_thread_alone(cuda: VirtualCuda) -> None:
     """A watchdog that a test had left in the tests' process ended, now and then, while another made time up."""
     seen: list[float] = []
 
@@ -363,7 +363,7 @@ def test_the_usual_mode_may_be_named_in_the_identity() -> None:
 
 
 @pytest.mark.parametrize("mode", ["per-iteration", "batch"])
-def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
+def test_a_timing_has_the_hosts_share_and_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
     kernel = measure(cuda, 80e-6, mode=mode)
 
     assert kernel.secondary["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)

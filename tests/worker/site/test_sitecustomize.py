@@ -106,9 +106,7 @@ def test_it_harms_nobody_where_there_is_no_launch_any_more(torch: Path, tmp_path
     assert python(JOIN, torch) == "3.0\n"
 
 
-def test_a_worker_of_an_elastic_job_tells_when_it_asked_for_its_group_and_when_it_had_it(
-    torch: Path, tmp_path: Path
-) -> None:
+def test_a_worker_of_an_elastic_job_notes_when_it_requested_and_joined_its_group(torch: Path, tmp_path: Path) -> None:
     python(JOIN, torch, DISTBENCH_NOTES=str(tmp_path / "plan.json"), DISTBENCH_SLOT="1", RANK="0")
     notes = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]
 

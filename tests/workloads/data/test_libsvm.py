@@ -135,7 +135,7 @@ def test_a_cache_that_is_no_whole_one_is_made_again(folder: Path, spoil: Callabl
     assert torch.equal(read(folder).train.inputs, torch.tensor(FEATURES))
 
 
-def test_a_cache_whose_numbers_changed_is_told_when_it_is_verified(folder: Path) -> None:
+def test_a_cache_whose_numbers_changed_is_an_error_when_it_is_verified(folder: Path) -> None:
     read(folder)
     cache = cache_of(folder / TRAIN)
     numbers = np.memmap(cache, np.float32, "r+", 4096)

@@ -127,7 +127,7 @@ def test_where_it_lies_in_no_folder_it_says_what_to_get_from_where(generated: Pa
         find(tmp_path, "mnist")
 
 
-def test_a_real_set_that_is_not_whole_is_told_when_it_is_verified(generated: Path, tmp_path: Path) -> None:
+def test_an_incomplete_real_set_is_an_error_when_it_is_verified(generated: Path, tmp_path: Path) -> None:
     shutil.copytree(generated / "wikitext2", tmp_path / "wikitext2")
     (tmp_path / "wikitext2" / GENERATED).unlink()
 

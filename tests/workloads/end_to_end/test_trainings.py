@@ -34,7 +34,7 @@ def test_a_golden_curve_is_stored_once_with_nine_digits(recorded: pytest.Pyteste
     assert "[2.303, 2.101, 1.897]" in path.read_text()
 
 
-def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_recorded(
+def test_other_digits_under_the_same_software_pass_as_numerics_until_recorded(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.0000001")
@@ -50,7 +50,7 @@ def test_other_digits_under_the_same_software_pass_as_drifted_until_they_are_rec
     assert (drifted.ret, updated.ret, after.ret) == (0, 0, 0)
 
 
-def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
+def test_a_diverging_curve_fails_with_step_size_and_what_to_look_at(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.98")
@@ -67,7 +67,7 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
     assert result.ret == 1
 
 
-def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_after_it(
+def test_an_unseeded_training_is_reported_at_the_update_and_passes_after_it(
     project: Callable[[str], pytest.Pytester],
 ) -> None:
     """Its curve cannot be followed: of ten launches that differ none is worse. In strict mode that is a failure."""
@@ -89,7 +89,7 @@ def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_aft
 
 
 @pytest.mark.parametrize("curve", [[0.0, 0.0, 0.0], [2.30258512] * 10, [2.3] * 4])
-def test_a_training_that_does_not_learn_is_told_so_without_a_baseline_at_the_update_and_beside_one(
+def test_a_training_that_does_not_learn_is_reported_with_and_without_a_baseline(
     project: Callable[[str], pytest.Pytester], curve: list[float]
 ) -> None:
     made = project(TEST.replace("[2.303, 2.101, 1.897]", str(curve)))
@@ -101,7 +101,7 @@ def test_a_training_that_does_not_learn_is_told_so_without_a_baseline_at_the_upd
     assert (first.ret, updated.ret, after.ret, strict.ret, missing.ret) == (0, 0, 0, 1, 0)
 
 
-def test_all_seeds_share_a_verdict_that_names_the_one_that_departed(
+def test_all_seeds_share_a_verdict_that_names_the_one_that_diverged(
     project: Callable[[str], pytest.Pytester], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(

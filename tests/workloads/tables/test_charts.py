@@ -77,7 +77,7 @@ def test_a_sweep_has_its_charts_in_the_order_of_the_table() -> None:
     assert problems == []
 
 
-def test_a_sweep_is_drawn_beside_its_baseline() -> None:
+def test_a_sweep_is_drawn_with_its_baseline() -> None:
     [chart] = bandwidth(result(point(1024), point(4096)))
     assert chart["type"] == "lines"
     assert (chart["x"]["scale"], chart["y"]["unit"]) == ("log2", "B/s")
@@ -118,7 +118,7 @@ def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
     assert not list(link_charts(result()))
 
 
-def test_speed_up_has_the_ideal_beside_it_and_efficiency_is_a_share() -> None:
+def test_speed_up_is_drawn_with_the_ideal_and_efficiency_is_a_share() -> None:
     speedup, efficiency = scaling_charts([trained(1, 1.0, "off"), trained(1, 1.0), trained(2, 1.25), trained(4, 2.0)])
 
     assert speedup["type"] == "lines"

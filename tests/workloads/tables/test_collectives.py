@@ -60,7 +60,7 @@ def refused(size: int) -> Finding:
     return replace(made, facts={**FACTS, "reason": "Invalid scalar type", "message_bytes": size})
 
 
-def test_backends_stand_beside_each_other_where_all_else_is_equal() -> None:
+def test_backends_are_compared_if_all_else_is_equal() -> None:
     section = BACKENDS.table([swept("mpi", timed(64, 3e-6), timed(128, 4e-6)), swept("gloo", timed(64, 1e-6))])
     assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
     assert [row[4:6] + row[-2:] for row in section.texts] == [["64", "16", "1.00", "3.00"], ["128", "16", "-", "4.00"]]
@@ -85,7 +85,7 @@ def over(network: str, *verdicts: Finding) -> CaseResult:
     return replace(made, case=replace(made.case, conditions=replace(made.case.conditions, around=around)))
 
 
-def test_networks_stand_beside_the_first() -> None:
+def test_networks_are_compared_with_the_first() -> None:
     section = collectives.NETWORKS.table(
         [
             over("", timed(64, 9e-6)),
@@ -230,7 +230,7 @@ def test_a_sweep_has_a_table_of_its_sizes() -> None:
     ]
 
 
-def test_a_sweep_is_told_by_their_ends_and_what_moved() -> None:
+def test_a_sweep_is_represented_by_its_ends_and_what_changed() -> None:
     lines = case_table(result(point(1_000_000, "beyond-threshold", current=0.001), point(8)), show_all=False)
     assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
     assert lines[1].severity == "failure"
@@ -241,7 +241,7 @@ def test_a_sweep_is_told_by_their_ends_and_what_moved() -> None:
     assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
 
 
-def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
+def test_unsupported_calls_are_grouped_by_the_backends_reasons() -> None:
     pairs = [
         verdict(
             metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}

@@ -21,7 +21,7 @@ def bucket(calls: str, tensors: int, seconds: float | None) -> Finding:
     return verdict(metric=metric_key("latency", at), at=at, facts={"message_bytes": 10**6}, current=seconds)
 
 
-def test_each_way_is_told_beside_its_own_fewest_tensors_and_other_cases_not() -> None:
+def test_each_way_is_compared_with_its_own_fewest_tensors() -> None:
     made = result(bucket("each", 214, 0.04), bucket("each", 2, 0.01), bucket("coalesced", 2, 0.02))
     assert [row[1:] for row in BUCKETS.table([made]).texts] == [
         ["each", "2", "976.6 KiB", "10000.0", "1.00", "0.100", "unchanged"],

@@ -171,7 +171,7 @@ def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
     assert rows_of(section, "run")[0]["cost_regular"] is None
 
 
-def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> None:
+def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_with_a_note() -> None:
     conditions = replace(ON_ONE.case.conditions, around={"cpus": "0.3"})
     limited = replace(ON_ONE, case=replace(ON_ONE.case, conditions=conditions))
     section = COST.table([limited], {"prices": prices()})
@@ -251,7 +251,7 @@ def values_of(*results: CaseResult) -> dict[str, str]:
     return {parameter: ", ".join(values) for _, parameter, values in setup_rows(results)}
 
 
-def test_a_set_up_says_what_was_told_what_was_measured_and_where_it_ran() -> None:
+def test_a_setup_has_what_was_stated_what_was_measured_and_where_it_ran() -> None:
     goal = Sample(
         name="steps_to_accuracy", unit="steps", better="steps", value=60, identity={"target": 0.8, "every": 5}
     )

@@ -124,7 +124,7 @@ def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: l
     assert (None if column is None else [row[column] for row in section.texts]) == totals
 
 
-def test_seeds_and_launches_are_told_in_the_mean() -> None:
+def test_phases_are_means_over_seeds_and_launches() -> None:
     made = on(None)
     seeds = {f"step[seed={seed}]": Breakdown(times_s=[time_s], parts=[part("load", times=[4 * MS])])
              for seed, time_s in enumerate((10 * MS, 30 * MS))}  # fmt: skip
@@ -159,7 +159,7 @@ def test_communication_inside_communication_counts_once_and_without_any_there_is
     assert texts(on(Breakdown(times_s=[26 * MS], parts=inside[2:3])))[0][-1] == ""
 
 
-def test_busy_communication_stands_beside_a_step_of_which_there_is_a_trace() -> None:
+def test_busy_communication_is_a_column_of_a_step_with_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[6 * MS, 8 * MS], totals_s={}, iterations=10, iteration_s=28 * MS)
     trace = CaseTrace(path="a.gz", sides={CANDIDATE: {"step": busy}})
     section = PHASES.table([replace(on(STEP), trace=trace)])

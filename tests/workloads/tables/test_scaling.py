@@ -77,7 +77,7 @@ def test_launches_count_by_their_judged_number_and_samples_per_step() -> None:
     assert rows[1].speedup == pytest.approx(2 / geometric_mean([1.0, 3.0, 1.25]))
 
 
-def test_communication_below_the_noise_is_told_as_what_it_is_at_most() -> None:
+def test_communication_below_the_noise_has_an_upper_limit() -> None:
     rows = scaling_rows([sized(2, 1.0), sized(2, 1.1, communication="off")])
     assert (rows[0].exposed, rows[0].communication, rows[0].ratio) == (0.0, (None, "-"), (None, "-"))
 
@@ -129,7 +129,7 @@ def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
     assert found == [(1.0, ""), (pytest.approx(0.5), ""), (1.0, "cpus=0.3"), (pytest.approx(0.75), "cpus=0.3")]
 
 
-def test_busy_communication_stands_beside_the_exposed_where_there_is_a_trace() -> None:
+def test_busy_communication_is_a_column_after_the_exposed_one_with_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[0.3, 0.5], totals_s={}, iterations=10, iteration_s=0.5)
     trace = CaseTrace(path="a.gz", sides={CANDIDATE: {"step": busy}})
     section = SCALING.table([MOBILENET[0], replace(MOBILENET[1], trace=trace)])
