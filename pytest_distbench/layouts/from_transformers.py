@@ -366,9 +366,20 @@ def _own_plan(run: Pass) -> None:
     run.train(model)
 
 
-def _has_one_output(_layer: nn.Module, _args: object, output: object) -> None:
-    if not isinstance(output, torch.Tensor):
-        raise unittest.SkipTest("its layers pass more than hidden states to each other, which are what a stage gets")
+def _check_outputs(model: Any, layers: Iterable[nn.Module]) -> None:
+    """Skip, on all ranks alike, if a layer returns more than hidden states."""
+
+    def check(_layer: nn.Module, _args: object, output: object) -> None:
+        if not isinstance(output, torch.Tensor):
+            raise unittest.SkipTest(
+                "its layers pass more than hidden states to each other, which are what a stage gets"
+            )
+
+    hooks = [layer.register_forward_hook(check) for layer in layers]
+    with torch.no_grad():
+        model(torch.full((1, _LENGTH), _FIRST_TOKEN, device=next(model.parameters()).device))
+    for hook in hooks:
+        hook.remove()
 
 
 def _stages(model: Any, ranks: int, plan: Mapping[str, object]) -> Any:
@@ -395,14 +406,13 @@ class _Stages:
             raise unittest.SkipTest("its forward pass takes no inputs_embeds, which are what a stage gets")
         if getattr(model.config, "tie_word_embeddings", False) and base is not model:
             raise unittest.SkipTest("its embedding and its head are one weight, which no stage holds alone")
+        _check_outputs(model, base.layers)
         for name in others:
             setattr(base, name, PipelineIdentityLayer())
         bounds = [len(base.layers) * i // self._ranks for i in (stage, stage + 1)]
         for i in range(len(base.layers)):
             if not bounds[0] <= i < bounds[1]:
                 base.layers[i] = PipelineIdentityLayer()
-            else:
-                base.layers[i].register_forward_hook(_has_one_output)
         if base is not model and stage < last:
             for name, _ in list(model.named_children()):
                 if name != model.base_model_prefix:
