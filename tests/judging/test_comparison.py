@@ -156,7 +156,7 @@ def test_a_baseline_that_was_edited_into_nonsense_is_unusable(stored: list[float
     assert (found.code, found.reason) == ("unusable-baseline", reason)
 
 
-def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_where_it_scatters() -> None:
+def test_a_difference_without_a_ratio_names_both_values_and_is_inconclusive_where_it_scatters() -> None:
     entry = baseline([100.0] * 10, "higher")
     assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).kind == "regressed"
 

@@ -205,7 +205,7 @@ PLANTING = """
     from pytest_distbench.run.kinds import AROUND
 
 
-    class Planted:
+    class Injected:
         @contextlib.contextmanager
         def during(self, plan, hosting):
             PLANT(plan)
@@ -239,11 +239,11 @@ PLANTING = """
 
 
     PLANT = {plant}
-    AROUND["planted"] = lambda setup: Planted()
+    AROUND["injected"] = lambda setup: Injected()
 
 
     def pytest_unconfigure():
-        del AROUND["planted"]
+        del AROUND["injected"]
 """
 LINKS = """
     import pytest
