@@ -152,7 +152,7 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
         slurm.describe(**WANTED)
 
 
-TELLS = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+DUMPS_VARIABLES = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
 
 
 @pytest.mark.usefixtures("reach_here")
@@ -179,7 +179,7 @@ def words_of_srun(folder: Path, *, gpus: int, **variables: str) -> tuple[list[st
     write_srun(folder, '"$@"')
     step = start_step(
         ["n1"],
-        lambda where: [sys.executable, "-c", TELLS, str(folder / "told")],
+        lambda where: [sys.executable, "-c", DUMPS_VARIABLES, str(folder / "told")],
         gpus=gpus,
         variables={**os.environ, **variables},
         log=folder / "log",

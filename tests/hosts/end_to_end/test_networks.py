@@ -196,7 +196,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-PLANTING = """
+INJECTING = """
     import contextlib
 
     import pytest
@@ -208,7 +208,7 @@ PLANTING = """
     class Injected:
         @contextlib.contextmanager
         def during(self, plan, hosting):
-            PLANT(plan)
+            INJECT(plan)
             yield lambda record: record
             restore(plan)
 
@@ -238,7 +238,7 @@ PLANTING = """
                 slow_down(plan.namespaces[host], "60mbit")
 
 
-    PLANT = {plant}
+    INJECT = {fault}
     AROUND["injected"] = lambda setup: Injected()
 
 
@@ -256,7 +256,7 @@ LINKS = """
 
 
 def inject(pytester: pytest.Pytester, name: str) -> None:
-    pytester.makeconftest(PLANTING.replace("{plant}", name))
+    pytester.makeconftest(INJECTING.replace("{fault}", name))
 
 
 def regressed(folder: Path) -> list[str]:
