@@ -133,7 +133,7 @@ class Family(Compared):
 
     @property
     def old(self) -> list[float | None]:
-        """The baseline's values, in the same order."""
+        """The baseline's values of this run's seeds, the mean over its launches for each; or one value per launch."""
         if self.is_by_launch:
             return [m.value for metric in self.stored.values() for m in metric]
         return [_mean([m.value for m in self.stored[key]]) for key in self.current if key in self.stored]
