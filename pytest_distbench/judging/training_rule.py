@@ -308,7 +308,7 @@ def _spread_of(stored: Sequence[Sample]) -> float:
 
 
 def _is_same_arithmetic(family: Family, says: CurveSays | None) -> bool:
-    """Whether the same code gives the same digits: by the curve, whatever the software, or else by the software."""
+    """Whether the same code gives the same digits: the curve is equal, or, without one to compare, the software is."""
     return says == "equal" or (says == "nothing" and family.same_software)
 
 
