@@ -27,7 +27,7 @@ from support.doors import is_open, watched
 from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
 from support.nvml import Host, h100s, simulated
-from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
+from support.processes import EXIT_S, LIMIT_S, MARK, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
 from pytest_distbench.judging import case
@@ -116,7 +116,7 @@ def no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
     yield
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + EXIT_S
     while (left := marked_processes(value)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []

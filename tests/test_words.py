@@ -1,7 +1,7 @@
 """What users and developers read has the field's terms: a word that is ours alone explains nothing.
 
 Read are the README, the pages of ``docs/`` with the outputs that they show, and the package: messages, tables, the help
-of options, the glossary, docstrings and names.
+of options, the glossary, docstrings and names; of the tests the names of functions and classes.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ REPLACED = {
 MEANT = [
     r"(?:--distbench-)?launcher[ =]stand-in\S*|\$\.entry\.|`entry`|entry points?",  # names of an interface
     r"\]\([^)]*\)|[\w./-]*/[\w./-]+|\w+\.(?:py|md)\b|--[\w=-]+",  # names of options and files
-    r"t(?:ells?|old) (?:\S+ ){0,4}(?:apart|from)\b",
-    r"(?:a|another|old) tests? that moved|moved files?",
-    r"(?:minimum|smallest|is|are) detectable",
-    r"wall clocks?|own clock|system clock|\*\*clock\.\*\*|reads the clock|pytest's clock|no clock, no file",
+    r"t(?:ells?|old) (?:\S+ ){0,4}(?:apart|from)\b",  # to distinguish
+    r"(?:a|another|old) tests? that moved|moved files?",  # to another folder
+    r"(?:minimum|smallest|is|are) detectable",  # the field's term itself
+    r"wall clocks?|own clock|system clock|\*\*clock\.\*\*|reads the clock|pytest's clock|no clock, no file",  # clocks
     r"\[reference|# reference|\*\*reference|reference convergence|a reference for each",  # MLPerf's word
     r"float64 references?",  # the training on one rank that `equivalent` compares a layout with
-    r"structure references|reference =|a reference to an object|for each reference",
+    r"structure references|reference =|a reference to an object|for each reference",  # Python's; BLEU's; a key
     r"^(?:museum|:caption: reference)$|<reference>$",  # of the table of contents
 ]
 """The same words in a sense of their own: a wall clock, the reference."""
@@ -166,6 +166,13 @@ def test_a_module_has_the_terms_of_the_field(module: Path) -> None:
     assert [
         text for text in docstrings(code) if re.match(HANGING, text[1]) or re.search(r"; (?:empty|None):", text[1])
     ] == []
+
+
+def test_names_of_tests_have_the_terms_of_the_field() -> None:
+    modules = [module.read_text() for module in (ROOT / "tests").rglob("*.py")]
+    given = {name for code in modules for name in re.findall(r"^ *(?:def|class) (\w+)", code, re.MULTILINE)}
+
+    assert [name for name in sorted(given - NAMES.keys()) if senses(words_of(name))] == []
 
 
 def test_the_glossary_has_the_terms_of_the_field() -> None:

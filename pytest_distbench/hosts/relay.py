@@ -122,8 +122,8 @@ class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
 def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
     """Connect to the controller and identify this relay, or raise :class:`SystemExit` if the controller is not reached.
 
-    A port is bound meanwhile, at every address as torch's store listens at every one, so that nobody else gets it. Rank
-    0 may listen there: this socket does not (SO_REUSEADDR, socket(7)).
+    Meanwhile a port is reserved for torch's store, at every address of this host: it is bound, and named to the
+    controller. Rank 0 can listen at it all the same, as this socket does not (SO_REUSEADDR, socket(7)).
     """
     with connect(addresses, port) as line, _every_address() as kept:
         address = line.getsockname()[0]

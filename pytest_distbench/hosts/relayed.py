@@ -99,7 +99,7 @@ class Host:
         return Message(what="ping", number=self.pings)
 
     def read_offset(self) -> tuple[float, float] | None:
-        """(error_s, offset_s) of the last answer, or None; the error is at most half of the round trip."""
+        """(error_s, offset_s) of the last answer, or None: half of the round trip, and this clock minus the host's."""
         half = (self.ponged_at - self.pinged_at) / 2
         return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
 

@@ -114,7 +114,7 @@ def without_value(c: Compared) -> Finding | None:
 
 
 def without_baseline(c: Compared) -> Finding | None:
-    """Finding if there is no baseline; what is recorded unasked is only shown then."""
+    """Finding if there is no baseline; then metrics that the plugin records by itself (UNASKED) are not judged."""
     if c.known_as is not None:
         return None
     if c.metric.name in UNASKED:

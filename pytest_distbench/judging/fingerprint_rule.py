@@ -442,7 +442,7 @@ def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
 
 
 CONFIRMING_LAUNCHES = 3
-"""Launches that must show one difference of courses: what depends on time differs between launches."""
+"""Launches that must show the same difference in later steps: what depends on timing differs between launches."""
 
 
 def common_course(courses: Sequence[Course]) -> Course | None:

@@ -133,7 +133,7 @@ class Family(Compared):
 
     @property
     def old(self) -> list[float | None]:
-        """The baseline's values, in the same order."""
+        """The baseline's values of this run's seeds, the mean over its launches for each; or one value per launch."""
         if self.is_by_launch:
             return [m.value for metric in self.stored.values() for m in metric]
         return [_mean([m.value for m in self.stored[key]]) for key in self.current if key in self.stored]
@@ -308,7 +308,7 @@ def _spread_of(stored: Sequence[Sample]) -> float:
 
 
 def _is_same_arithmetic(family: Family, says: CurveSays | None) -> bool:
-    """Whether the same code gives the same digits: by the curve, whatever the software, or else by the software."""
+    """Whether the same code gives the same digits: the curve is equal, or, without one to compare, the software is."""
     return says == "equal" or (says == "nothing" and family.same_software)
 
 

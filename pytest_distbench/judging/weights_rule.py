@@ -129,9 +129,10 @@ def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECIS
 def changes_of_saved(
     stored: Tensors, current: Tensors, *, share: float, launches: int, ends_alike: bool = False
 ) -> list[Change]:
-    """Differences of what was saved; not compared if saved after another number of updates, unless trainings end alike.
+    """Differences of saved tensors beyond a share, see :func:`accepted_share`. New tensors and files are no difference.
 
-    What is missing counts only if :data:`FEWEST_AGREEING` launches had it; what is new does not count.
+    Missing ones count if ``launches``, those of the baseline, are :data:`FEWEST_AGREEING` or more. Without
+    ``ends_alike``, files that were saved after another number of updates are not compared.
     """
     then, now = _by_name(stored), _by_name(current)
     other = {_file(name) for name in then if name.endswith(f": {UPDATES}") and name in now and then[name] != now[name]}

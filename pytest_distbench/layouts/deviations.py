@@ -17,7 +17,7 @@ WEIGHTS, LOSS, GRADIENT, STATE = range(4)
 
 
 class Quantity(NamedTuple):
-    """Quantity of a step, counted from 1: its loss, or the weight, gradient or state of one name."""
+    """What is compared in a step (from 1): its loss, or the weight, gradient or optimizer state of a parameter."""
 
     step: int
     part: int

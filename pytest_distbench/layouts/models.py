@@ -187,9 +187,9 @@ def _layouts_of(module: Any) -> Mapping[str, Callable[[Pass], object]]:
 
 
 def _terms(make: Callable[[], nn.Module], labels: torch.Tensor) -> Callable[[torch.Tensor], int]:
-    """Return what counts the terms of the loss: labels not ignored, those behind the first of a row, or samples.
+    """Choose what a model's mean loss is over: labels not ignored, the same without each row's first, or samples.
 
-    A shifted loss leaves the first out. Losses of single samples show which it is: weighted so, they make the loss.
+    Returns the function that counts them: the single samples' losses, weighted by its counts, come closest to the loss.
     """
     counts: list[Callable[[torch.Tensor], int]] = [*(partial(_count, first=first) for first in (0, 1)), len]
     samples = torch.arange(len(labels)).split(1)

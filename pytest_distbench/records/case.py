@@ -112,7 +112,7 @@ class Case(Record, frozen=True, kw_only=True):
 
 
 def key_text(name: str, backend: str, launcher: str) -> str:
-    """The key of a baseline as text. Nothing parses it back, except for files that hold nothing else."""
+    """Key of a baseline for messages and file names: ``ws4:one.gloo.warm``; it cannot always be taken apart again."""
     return f"{name}.{backend}.{launcher}"
 
 

@@ -162,7 +162,7 @@ class Control(Record, frozen=True, kw_only=True):
     is_chosen: bool = False  # the user chose the share; else it follows from the tolerance
     step: Step = ""  # the one that decided
     verdicts: list[Finding] = []
-    """Verdicts on the timings, by the step that decided: compared with the baseline, or by A/B without delay."""
+    """Verdicts on the timings: against the baseline, or against interleaved launches without delay; see ``step``."""
     has_baseline: bool = False  # without one nothing was screened
     launches: int = 0  # with the delay, and without it for the A/B
     took_s: float = 0.0

@@ -288,7 +288,7 @@ def cause_lines(result: CaseResult) -> list[str]:
 
 
 def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
-    """The places in the code where a regressed timing takes its time and an empty line, or []; a page has the table."""
+    """The places in the code where a regressed timing takes its time, and an empty line; [] if none were searched."""
     if (found := result.places) is None:
         return []
     if found.why_not:

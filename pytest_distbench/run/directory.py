@@ -171,7 +171,7 @@ def is_of_an_ended_run(path: Path) -> bool:
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""This package, whose running code is used on both sides, even if the repository is its own."""
+"""Folder of this package. Baseline launches import it from here too, even when the measured repository contains it."""
 
 FOLDER = "tree"  # prefix of a worktree's name in the run directory; the commit follows
 

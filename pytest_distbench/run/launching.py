@@ -317,7 +317,7 @@ class Launching:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Convert an OSError of a launch: no space for its files, unless it names a file outside of TMPDIR."""
+        """Convert an OSError of the code inside: TMPDIR is full, unless a file elsewhere is missing or not allowed."""
         if self._unprepared is not None:
             raise self._unprepared
         try:

@@ -314,8 +314,8 @@ class Session:
     def alone(self, world_size: int, *, takes_host: bool, waits: bool = True) -> Iterator[bool]:
         """Lock this host, unless it is shared, and the first ``world_size`` GPUs.
 
-        Yields whether no other run measures. If it does not wait for the host, launches run between those of the other
-        run.
+        Yields whether no other run measures. Without ``waits`` another run may: then launches of the two take turns,
+        for a limited time each.
         """
         gpus, on_wait = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]], self.launching.on_wait
         is_alone = True

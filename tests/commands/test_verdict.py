@@ -142,5 +142,5 @@ def test_git_bisect_finds_the_commit_that_changed_an_exact_metric(pytester: pyte
     assert "skip: pytest ended with exit code 4 and measured nothing" in done.stdout, done.stdout + done.stderr
     assert "bad: test_it.py::test_step[ws2]: count is changed: exact-number" in done.stdout
     assert "first bad commit could be any of" in done.stdout
-    broken, planted = git(folder, "rev-parse", "main~2", "main~1").split()
-    assert {line for line in done.stdout.splitlines() if re.fullmatch("[0-9a-f]{40}", line)} == {broken, planted}
+    broken, injected = git(folder, "rev-parse", "main~2", "main~1").split()
+    assert {line for line in done.stdout.splitlines() if re.fullmatch("[0-9a-f]{40}", line)} == {broken, injected}

@@ -53,15 +53,15 @@ def test_a_job_that_does_not_become_stable_is_explained(since: list[Event], chan
     assert told in text
 
 
-@pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
-def test_an_agent_without_restarts_left_is_explained(restarts: int, code: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("restarts", "code", "is_explained"), [(3, 1, True), (2, 1, False), (3, -9, False)])
+def test_an_agent_without_restarts_left_is_explained(restarts: int, code: int, is_explained: bool) -> None:
     job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
     lines = [CHANGED, but(STARTED, restarts=restarts)]
     text = explain_agent_end(lines, event("agent_ended", t=9.0, slot=0, code=code), job, log="the end")
 
     assert text.startswith(f"the agent of slot 0 ended with exit code {code} by itself")
     assert text.endswith("; its log:\nthe end")
-    assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_told
+    assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_explained
 
 
 def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Event:

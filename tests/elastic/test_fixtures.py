@@ -251,7 +251,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         found.append(plan)
         sharing = plan.expect(Pool).sharing
-        return replace(launch_of(replace(sharing, cores=None), told_as=sharing), logs=plan.directory)
+        return replace(launch_of(replace(sharing, cores=None), recorded_as=sharing), logs=plan.directory)
 
     monkeypatch.setitem(LAUNCH_KINDS, Pool, dataclasses.replace(LAUNCH_KINDS[Pool], run=launch))
     return found

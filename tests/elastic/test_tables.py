@@ -73,7 +73,7 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     assert row["workers"] == "1 from 5.0, 2 from 14.0"
     assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
 
-    launch = launch_of(POOL, told_as=replace(POOL, slots=6, compute="synthetic", cores=2))
+    launch = launch_of(POOL, recorded_as=replace(POOL, slots=6, compute="synthetic", cores=2))
     assert rows(POOLS.table([result(launches=[launch])]))[0]["policy"] == ("elastic, synthetic, 6 slots on 2 cores")
 
     section = tables.SERVINGS.table(results_of_pool)

@@ -105,7 +105,7 @@ def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
 
 
 def variables() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **LOOPBACK}  # as in a run: else its parents load torch anew
+    return {**os.environ, "OMP_NUM_THREADS": "1", **LOOPBACK}  # as in a run: else its parents load torch again
 
 
 def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:

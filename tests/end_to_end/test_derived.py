@@ -63,10 +63,10 @@ def test_launches_alternate_and_more_are_made_only_while_a_metric_is_undecided(p
     run(made, "--distbench-update")
     quiet = {case: len(result["launches"]) for case, result in record(made).items()}  # type: ignore[arg-type]
     slower = make(project, two=[2 * v for v in STEADY])
-    moved = {case: len(result["launches"]) for case, result in record(slower).items()}  # type: ignore[arg-type]
+    launches = {case: len(result["launches"]) for case, result in record(slower).items()}  # type: ignore[arg-type]
 
     assert quiet == {"one": 1, "two": 1, "efficiency": 1}
-    assert moved == {"one": 3, "two": 3, "efficiency": 3}
+    assert launches == {"one": 3, "two": 3, "efficiency": 3}
 
 
 def test_a_derived_regression_against_another_revision_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

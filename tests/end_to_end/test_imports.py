@@ -33,12 +33,12 @@ LAST_WORDS = """
 
     before = set(sys.modules)
 
-    def tell():
+    def print_modules():
         ours = sorted(name for name in sys.modules if name.partition(".")[0] == "pytest_distbench")
         print("OURS", *ours)
         print("ALL", *sorted(sys.modules))
 
-    atexit.register(tell)
+    atexit.register(print_modules)
 """
 
 

@@ -311,7 +311,7 @@ def test_a_body_may_make_its_own_group(project: pytest.Pytester, run_inside: Run
 SECRET = "s3cr3t-of-the-test"
 INHERITED = "an0ther-of-the-machine"
 
-TELLS = """
+PRINTS_TOKENS = """
     import os
 
     print("tokens:", os.environ["HF_TOKEN"], os.environ["WANDB_API_KEY"])
@@ -336,7 +336,7 @@ def test_secrets_that_a_script_prints_are_in_its_logs_alone(
     options: tuple[str, ...], project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", INHERITED)
-    write(project, {"tells.py": TELLS, "test_scripts.py": TELLING_TEST})
+    write(project, {"tells.py": PRINTS_TOKENS, "test_scripts.py": TELLING_TEST})
     found = run_inside(*options, "--distbench-json", "run.json", "--distbench-out", "out")
     told = found.stdout.str() + found.stderr.str() + (project.path / "run.json").read_text()
     logs = "".join(path.read_text() for path in (project.path / "out" / "logs").rglob("rank*.log"))

@@ -29,7 +29,7 @@ SHOWN = {
     "test_all_reduce.py": "collectives",
     "test_buckets.py": "a shape of communication",
     "test_time_to_accuracy.py": "a time to accuracy",
-    "test_transformer.py": "structure without clocks",
+    "test_transformer.py": "structure without timings",
     "test_cycle.py": "an elastic change",
     "test_serving.py": "a serving",
 }
@@ -100,10 +100,10 @@ BY_NAME = {exhibit.name: exhibit for exhibit in museum.EXHIBITS}
 
 
 def test_each_bug_is_injected_once_and_has_a_thread_of_its_own() -> None:
-    planted = re.findall(r'^@planted\("(.+)"\)', museum.TRAINING.read_text(), re.MULTILINE)
+    injected = re.findall(r'^@planted\("(.+)"\)', museum.TRAINING.read_text(), re.MULTILINE)
     threads = [exhibit.thread for exhibit in museum.EXHIBITS]
 
-    assert sorted(planted) == sorted(BY_NAME)
+    assert sorted(injected) == sorted(BY_NAME)
     assert len(set(threads)) == len(threads) == len(BY_NAME)
     assert [t for t in threads if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", t)] == []
 

@@ -152,7 +152,7 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
         slurm.describe(**WANTED)
 
 
-TELLS = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+DUMPS_VARIABLES = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
 
 
 @pytest.mark.usefixtures("reach_here")
@@ -179,7 +179,7 @@ def words_of_srun(folder: Path, *, gpus: int, **variables: str) -> tuple[list[st
     write_srun(folder, '"$@"')
     step = start_step(
         ["n1"],
-        lambda where: [sys.executable, "-c", TELLS, str(folder / "told")],
+        lambda where: [sys.executable, "-c", DUMPS_VARIABLES, str(folder / "told")],
         gpus=gpus,
         variables={**os.environ, **variables},
         log=folder / "log",
@@ -229,18 +229,18 @@ import json, os, sys
 from pathlib import Path
 from helper import VALUE
 
-def tells(rank):
+def describe(rank):
     import torch
     def parent(pid):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     started_with = Path("/proc/self/environ").read_bytes().split(b"\\0")
     [node] = [entry.decode() for entry in started_with if entry.startswith(b"SLURMD_NODENAME=")]
-    told = {
+    found = {
         "node": node.partition("=")[2], "pid": os.getpid(), "parent": parent(os.getppid()), "value": VALUE,
         "mine": os.environ.get("MINE"), "random": torch.rand(1).item(), "cwd": os.getcwd(),
         "files": len([fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]),
     }
-    Path(rank.params["out"], f"{rank.rank}.json").write_text(json.dumps(told))
+    Path(rank.params["out"], f"{rank.rank}.json").write_text(json.dumps(found))
 
 def exits(rank):
     os._exit(7)
@@ -270,7 +270,7 @@ def launch(launcher: SlurmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def places_of(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str, Any]]:
-    record = launch("tells", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
+    record = launch("describe", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
     assert record.outcome == "passed", record.reason
     return [json.loads((launch.directory / f"{rank}.json").read_text()) for rank in range(world_size)]
 
@@ -331,7 +331,7 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
     os.kill(first["parent"], signal.SIGSTOP)
     try:
         with pytest.raises(LauncherError, match=r"1 of 2 hosts have called \(n2\), and not n1 within 3 s"):
-            launch("tells", params={"out": str(launch.directory)})
+            launch("describe", params={"out": str(launch.directory)})
         after = places_of(launch)
     finally:
         os.kill(first["parent"], signal.SIGCONT)
@@ -345,7 +345,7 @@ def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(la
 
     assert [one["node"] for one in places_of(launch, 1)] == ["n2"]
     with pytest.raises(LauncherError, match="n1 is down"):
-        launch("tells", params={"out": str(launch.directory)}, world_size=3)
+        launch("describe", params={"out": str(launch.directory)}, world_size=3)
 
 
 @pytest.mark.spawn

@@ -141,16 +141,16 @@ def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -
 
 
 @pytest.mark.parametrize(
-    ("metric", "late_s", "is_told"),
+    ("metric", "late_s", "is_named"),
     [("iter_time", 0.01, True), ("iter_time", 0.001, False), ("wall_time", 0.001, True), ("wall_time", 0.0001, False)],
 )
-def test_a_late_rank_is_compared_with_a_training_step_of_a_script(metric: str, late_s: float, is_told: bool) -> None:
+def test_a_late_rank_is_compared_with_a_training_step_of_a_script(metric: str, late_s: float, is_named: bool) -> None:
     """They are a tenth each of the script's whole time."""
     result, prints = slower(metric=metric), Fingerprint(course={"all": Course(steps=10)})
     launch = replace(result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: prints})
 
     lines = causes_with(replace(result, launches=[launch]), LATE)
-    assert bool(lines) is is_told
+    assert bool(lines) is is_named
     assert all("rank 1 comes" in line and "late to the collectives of a training step" in line for line in lines)
 
 
@@ -208,25 +208,25 @@ def test_gpu_frequencies_are_reported_with_a_regression_even_if_unchanged() -> N
     assert causes_with(slower(), "clocks") == []
 
 
-@pytest.mark.parametrize(("then", "now", "is_told"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
-def test_another_cpu_model_next_to_the_gpus_is_reported(then: str, now: str, *, is_told: bool) -> None:
+@pytest.mark.parametrize(("then", "now", "is_reported"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
+def test_another_cpu_model_next_to_the_gpus_is_reported(then: str, now: str, *, is_reported: bool) -> None:
     card = GpuReport(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_reports=[card])
     result = case(SLOWER, launches=[launch], gpu_norm=GpuReport(sm_mhz=2000.0, host_cpu=then))
 
     assert causes_with(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
-    assert causes_with(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told
+    assert causes_with(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_reported
 
 
 @pytest.mark.parametrize(("code", "is_advised"), [("losses", True), ("numerics", True), ("equal", False)])
 def test_a_diverging_curve_on_several_gpus_advises_a_fixed_algorithm(code: str, *, is_advised: bool) -> None:
     curve = replace(SLOWER, metric="loss_curve", better="curve", code=code, unit="")
-    departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
+    diverged = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
 
-    assert len(causes_with(on_gpus(departed), "NCCL_ALGO")) == 2 * is_advised
-    assert causes_with(on_gpus(departed, NCCL_ALGO="Ring"), "NCCL_ALGO") == []
-    assert causes_with(departed, "NCCL_ALGO") == []
-    of_two = on_gpus(departed)
+    assert len(causes_with(on_gpus(diverged), "NCCL_ALGO")) == 2 * is_advised
+    assert causes_with(on_gpus(diverged, NCCL_ALGO="Ring"), "NCCL_ALGO") == []
+    assert causes_with(diverged, "NCCL_ALGO") == []
+    of_two = on_gpus(diverged)
     assert causes_with(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
     assert causes_with(paired, "NCCL_ALGO") == []

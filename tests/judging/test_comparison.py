@@ -108,7 +108,7 @@ def test_memory_is_judged_by_the_same_rule_in_pairs() -> None:
 
 
 GIB = float(2**30)
-CLOCK = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
+TIMES = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
 
 
 def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
@@ -156,7 +156,7 @@ def test_a_baseline_that_was_edited_into_nonsense_is_unusable(stored: list[float
     assert (found.code, found.reason) == ("unusable-baseline", reason)
 
 
-def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_where_it_scatters() -> None:
+def test_a_difference_without_a_ratio_names_both_values_and_is_inconclusive_where_it_scatters() -> None:
     entry = baseline([100.0] * 10, "higher")
     assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).kind == "regressed"
 
@@ -186,7 +186,7 @@ def test_only_a_count_is_to_be_recorded_as_exact(unit: str, values: list[float],
 
 
 def clock(value: float) -> Sample:
-    return replace(metric(value), companions=CLOCK)
+    return replace(metric(value), companions=TIMES)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
     assert kind([1.5] * 5, STORED, "higher") == "improved"
 
     # A number that never moves is stored as 1.234
-    settled = judge([metric(1.2344449)], baseline([1.234] * 5), rule(tolerance=0.0, max_launches=1))
-    assert settled.kind == "unchanged"
+    verdict = judge([metric(1.2344449)], baseline([1.234] * 5), rule(tolerance=0.0, max_launches=1))
+    assert verdict.kind == "unchanged"
 
     assert rule(comparisons=1).alpha == rule(comparisons=20).alpha == 0.001
     assert rule(comparisons=50).alpha == pytest.approx(0.0004)

@@ -31,8 +31,8 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
     assert norm_of([launch(card(host_cpu="Grace"))]) == GpuReport(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
 
 
-SLOWED, CLOCKS = "GPU 0 was slowed down by", ": 1410 MHz; at the baseline 1980 MHz"
-CLOCK_SET = "the SM clock is set to 1200 MHz; at the baseline it was"
+SLOWED, SM_MHZ = "GPU 0 was slowed down by", ": 1410 MHz; at the baseline 1980 MHz"
+SET_TO = "the SM clock is set to 1200 MHz; at the baseline it was"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ CLOCK_SET = "the SM clock is set to 1200 MHz; at the baseline it was"
         (NORM, {}, ""),
         (NORM, {"sm_mhz": 1500.0}, ""),
         (NORM, {"held": {"temperature": 0.05}}, ""),
-        (NORM, {"held": {"temperature": 0.4}, "sm_mhz": 1410.0}, f"{SLOWED} temperature for 40% of the time{CLOCKS}"),
+        (NORM, {"held": {"temperature": 0.4}, "sm_mhz": 1410.0}, f"{SLOWED} temperature for 40% of the time{SM_MHZ}"),
         (NORM, {"held": {"power cap": 0.9}}, ""),
         (NORM, {"held": {"power cap": 0.5}, "sm_mhz": 1410.0}, ""),
-        (NORM, {"held": {"power cap": 0.9}, "sm_mhz": 1410.0}, f"{SLOWED} power cap for 90% of the time{CLOCKS}"),
+        (NORM, {"held": {"power cap": 0.9}, "sm_mhz": 1410.0}, f"{SLOWED} power cap for 90% of the time{SM_MHZ}"),
         (GpuReport(held={"temperature": 0.4}), {"held": {"temperature": 0.45}}, ""),
         (None, {"held": {"power brake": 1.0}}, f"{SLOWED} power brake for 100% of the time"),
         (NORM, {"by_mps": True}, "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"),
@@ -53,8 +53,8 @@ CLOCK_SET = "the SM clock is set to 1200 MHz; at the baseline it was"
         (None, {"by_mps": True}, ""),
         (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W; at the baseline it was 700 W"),
         (GpuReport(power_limit_w=500.0), {}, ""),
-        (NORM, {"sm_limit_mhz": 1200.0}, f"{CLOCK_SET} free"),
-        (GpuReport(sm_limit_mhz=1500.0), {"sm_limit_mhz": 1200.0}, f"{CLOCK_SET} 1500 MHz"),
+        (NORM, {"sm_limit_mhz": 1200.0}, f"{SET_TO} free"),
+        (GpuReport(sm_limit_mhz=1500.0), {"sm_limit_mhz": 1200.0}, f"{SET_TO} 1500 MHz"),
         (GpuReport(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
     ],

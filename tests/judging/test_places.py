@@ -138,10 +138,10 @@ def test_a_place_is_of_a_rank_unless_all_have_it() -> None:
 
 
 def test_a_line_at_another_position_is_no_change_and_a_new_one_is() -> None:
-    moved = {**SOURCES, "layers.py": ["# more", "", *MODEL[:8], "new", *MODEL[8:]]}
+    longer = {**SOURCES, "layers.py": ["# more", "", *MODEL[:8], "new", *MODEL[8:]]}
     at = {(("layers.py", 12, "norm"), "aten::mm"): (12.0, 3.0), (("layers.py", 11, "norm"), "aten::mul"): (4.0, 2.0)}
     rest = {key: value for key, value in USUAL.items() if key[0] != NORM}
-    found = compared(rank(rest | at, sources=moved))
+    found = compared(rank(rest | at, sources=longer))
 
     assert [(row.place, row.calls) for row in found.rows] == [(("layers.py", 11, "norm"), (0, 4))]
     assert found.rows[0].changed_at == ""

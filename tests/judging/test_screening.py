@@ -194,7 +194,7 @@ def test_launches_are_asked_for_as_the_noise_wants() -> None:
     made = launches(quiet(5, sigma=0.05))
     assert not are_enough(terms(0.1), made)
     assert are_enough(terms(1.0), made)
-    assert are_enough(terms(0.1), made, entry(1.0, tolerance=1.0)), "as set by hand in the entry"
+    assert are_enough(terms(0.1), made, entry(1.0, tolerance=1.0)), "as set by hand in the baseline file"
 
     made = launches(quiet(5), quiet(5, sigma=0.3))
     other = [replace(m, measurements=[m.measurements[0], replace(m.measurements[1], name="b")]) for m in made]

@@ -109,8 +109,8 @@ def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_
 
 
 KINDS = [("step", "s", "lower"), ("rate", "1/s", "higher"), ("size", "B", "lower"), ("shown", "s", "info")]
-CLOCKS = [Sample(name=name, unit=unit, better=better, value=1.0) for name, unit, better in KINDS]
-LAUNCH = passed(*CLOCKS, Sample(name="loss_curve", unit="", better="curve", value=1.0))
+TIMINGS = [Sample(name=name, unit=unit, better=better, value=1.0) for name, unit, better in KINDS]
+LAUNCH = passed(*TIMINGS, Sample(name="loss_curve", unit="", better="curve", value=1.0))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_cases_that_changed_by_about_as_much_share_a_remark() -> None:
         [result(verdict(ratio=1.2), reference=PAIRED)] * 4,
         [],
     ],
-    ids=["few", "one stood still", "one became faster", "a little", "sizes", "beside another revision", "none"],
+    ids=["few", "one stood still", "one became faster", "a little", "sizes", "next to another revision", "none"],
 )
 def test_anything_else_is_none(results: list[CaseResult]) -> None:
     assert list(changed_together(results)) == []

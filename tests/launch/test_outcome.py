@@ -80,7 +80,7 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
         ([([4.0, 4.0], [10.0, 20.0])], True, [], []),
         ([([4.0, 4.0], [10.0, 20.0]), ([1.0, 1.0], [13.0, 23.0])], False, [], []),
     ],
-    ids=["the last to come", "one that does not enter", "one alone", "clocks that cannot be compared"],
+    ids=["the last to come", "one that does not enter", "one alone", "incomparable times"],
 )
 def test_waits_for_the_last_rank_are_computed_on_one_host(
     of_ranks: list[tuple[list[float], list[float]]], is_one_host: bool, waits_s: list[float], late_s: list[float]
@@ -265,24 +265,24 @@ def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, h
 
 
 SECRET = "s3cr3tValue"
-TOLD = f"found {SECRET}, twice {SECRET}"
+TEXT = f"found {SECRET}, twice {SECRET}"
 
 RECORD = LaunchRecord(
     index=0,
-    command=TOLD,
+    command=TEXT,
     outcome="failed",
     wall_s=1.0,
-    reason=TOLD,
-    remarks=[TOLD],
+    reason=TEXT,
+    remarks=[TEXT],
     fates=[
         RankFate(
             rank=0,
             outcome="failed",
             phase="body",
-            how=TOLD,
-            error=ErrorReport(kind="E", message=TOLD, traceback=TOLD, raised_at=1.0, torch_errors=[TOLD]),
-            log_tail=TOLD,
-            stacks=TOLD,
+            how=TEXT,
+            error=ErrorReport(kind="E", message=TEXT, traceback=TEXT, raised_at=1.0, torch_errors=[TEXT]),
+            log_tail=TEXT,
+            stacks=TEXT,
         ),
         RankFate(rank=1, outcome="failed", phase="body", how="waited"),
     ],

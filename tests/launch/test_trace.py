@@ -119,7 +119,7 @@ def two_sides() -> tuple[Side, Side]:
             for rank, step in enumerate([(at, at + 90), (at + 5, at + 90)])
         ]
 
-    return ("base", "(abc1234)", ranks(1e12)), ("this tree", "", ranks(1e12 + 6e7))
+    return ("base", "(abc1234)", ranks(1e12)), ("candidate", "", ranks(1e12 + 6e7))
 
 
 def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
@@ -127,7 +127,7 @@ def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
     places = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     in_order = [name for _, name in sorted(names(events).items(), key=lambda item: places[item[0]])]
 
-    assert in_order == ["base rank 0 (abc1234)", "base rank 1 (abc1234)", "this tree rank 0", "this tree rank 1"]
+    assert in_order == ["base rank 0 (abc1234)", "base rank 1 (abc1234)", "candidate rank 0", "candidate rank 1"]
     assert len({e["pid"] for e in events}) == 4
 
     begins = {names(events)[e["pid"]]: e["ts"] for e in events if e["name"] == "step #0"}
@@ -161,7 +161,7 @@ def test_of_each_rank_there_can_be_a_file_in_the_form_that_hta_reads() -> None:
 
 def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
     early = ("base", "", [loop_trace(event("load", 400, 410), steps=[(1000, 1100)])])
-    events = written(early, ("this tree", "", [loop_trace(steps=[(5000, 5100)])]))
+    events = written(early, ("candidate", "", [loop_trace(steps=[(5000, 5100)])]))
     found = [e["ts"] for e in events if e["name"] in ("load", "step #0")]
 
     assert sorted(found) == [0.0, 600.0, 600.0]
@@ -169,18 +169,18 @@ def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
 
 def test_loops_of_a_rank_are_one_process_whose_arrows_are_told_apart() -> None:
     loops = [loop_trace(*arrow(1, at, at + 1), loop=f"loop{at}", steps=[(at, at + 9)]) for at in (10, 30)]
-    events = written(("this tree", "", loops))
+    events = written(("candidate", "", loops))
 
-    assert names(events) == {1: "this tree rank 0"}
+    assert names(events) == {1: "candidate rank 0"}
     assert len({e["id"] for e in events if "id" in e}) == 2
 
 
 def test_a_gpu_is_a_process_of_its_own_and_one_that_did_nothing_is_none() -> None:
     gpu = [described("process_labels", pid=pid, labels=f"GPU {pid}") for pid in (0, 1)]
     kernel = event("gemm", 10, 20, cat="kernel", pid=0)
-    events = written(("this tree", "", [loop_trace(*gpu, kernel, steps=[(0, 50)])]))
+    events = written(("candidate", "", [loop_trace(*gpu, kernel, steps=[(0, 50)])]))
 
-    assert sorted(names(events).values()) == ["this tree rank 0", "this tree rank 0 GPU 0"]
+    assert sorted(names(events).values()) == ["candidate rank 0", "candidate rank 0 GPU 0"]
 
 
 def test_without_iterations_a_side_begins_with_its_first_event() -> None:

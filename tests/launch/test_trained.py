@@ -92,11 +92,11 @@ def test_replicas_that_differ_are_named_with_the_updates_between_which_they_part
 
 
 @pytest.mark.parametrize(
-    ("form", "apart", "is_told"),
+    ("form", "apart", "is_reported"),
     [("bfloat16 4", 0.005, False), ("bfloat16 4", 0.5, True), ("float32 4", 0.005, True), ("float16 4", 0.005, True)],
 )
-def test_stochastic_rounding_of_a_low_precision_is_no_fault(form: str, apart: float, is_told: bool) -> None:
+def test_stochastic_rounding_of_a_low_precision_is_no_fault(form: str, apart: float, is_reported: bool) -> None:
     ends = [TensorState(form, "a", 1.0, 0.1, 0.2, 1.0), TensorState(form, "b", 1.0 + apart, 0.1, 0.2, 1.0)]
     ranks = [rank_of("1", end=ends[0]), rank_of("9", end=ends[1])]
 
-    assert (replicas(*ranks) is not None) == is_told
+    assert (replicas(*ranks) is not None) == is_reported

@@ -49,7 +49,7 @@ def test_an_address_is_masked_and_the_rest_stays(text: str, address: str) -> Non
         "cuDNN 9.1.0.70",
         "nccl==2.27.3.1",
         "torch 2.13.0.1",
-        "local@ws1 beside workers@ws2: slower",
+        "local@ws1 and workers@ws2: slower",
         "1.2.3.4.5",
         "v1.2.3.4",
         "300.1.2.3",

@@ -91,7 +91,7 @@ def test_launches_without_timings_run_at_once_and_with_timings_alone(monkeypatch
         pytest.raises(LauncherError, match="for launches without timings"),
         turn_of_a_launch(has_timings=True),
     ):
-        pytest.fail("a launch that is timed runs beside another one")
+        pytest.fail("a launch that is timed runs at the same time as another one")
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])

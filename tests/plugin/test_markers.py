@@ -147,7 +147,7 @@ CLASS = """
             self.distbench.run(body, params=P)
 """
 
-TOLD = ("-W", "default")
+WARN = ("-W", "default")
 """Warnings are errors around these runs."""
 
 
@@ -266,8 +266,8 @@ def test_misspelt_names_of_metrics_are_warned_of(project: Project) -> None:
 def test_each_size_has_a_baseline_of_its_own(project: Project) -> None:
     made = project(CLASS)
     for size in ("2", "4"):
-        run(made, *TOLD, "--distbench-update", "--world-size", size).assert_outcomes(passed=2, skipped=1)
-    result = run(made, *TOLD, "--world-size", "4", "-rs")
+        run(made, *WARN, "--distbench-update", "--world-size", size).assert_outcomes(passed=2, skipped=1)
+    result = run(made, *WARN, "--world-size", "4", "-rs")
 
     assert [(path.parent.name, path.name) for path in stored(made)] == [
         ("TestIt.test_it", "ws2.gloo.stand-in.json"),
@@ -280,7 +280,7 @@ def test_each_size_has_a_baseline_of_its_own(project: Project) -> None:
 
 def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     result = run(
-        project(CLASS), *TOLD, "--world-size", "2,4", "--distbench-backend", "gloo,mpi", "-k", "not sizes and not eight"
+        project(CLASS), *WARN, "--world-size", "2,4", "--distbench-backend", "gloo,mpi", "-k", "not sizes and not eight"
     )
 
     result.assert_outcomes(passed=1, warnings=1)
@@ -289,12 +289,12 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sold", "told_mib"),
+    ("sold", "visible_mib"),
     [("80GiB", 81559), ("40GiB", 40536), ("48GiB", 46068), ("24GiB", 23028), ("16GiB", 15360), ("141GiB", 143771)],
 )
-def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
+def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, visible_mib: int) -> None:
     """H100, A100, L40S, A10, T4 and H200 as the driver reports them."""
-    card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
+    card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=visible_mib * 2**20)
     with simulated(Host(cards=[card])):
         found = read_gpus({})
 
@@ -332,7 +332,7 @@ def test_its_markers_are_checked(project: Project) -> None:
 
 def test_a_testcase_whose_world_size_is_none_is_the_error_of_its_tests_alone(project: Project) -> None:
     unfit = "        world_size = 'two'\n\n        @pytest.fixture(auto"
-    result = run(project(CLASS.replace("        @pytest.fixture(auto", unfit)), *TOLD)
+    result = run(project(CLASS.replace("        @pytest.fixture(auto", unfit)), *WARN)
 
     result.assert_outcomes(errors=1, passed=1, skipped=1)
     result.stdout.fnmatch_lines(["TestIt.world_size='two' (*/test_it.py); wanted a number of ranks*"])

@@ -17,7 +17,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, number_hosts, told_apart
 
 
-def test_cases_and_kinds_are_named_as_short_as_they_are_told_apart() -> None:
+def test_names_of_cases_and_kinds_are_the_shortest_that_differ() -> None:
     assert (point(4096).metric, point(4096).name) == ("latency[message_bytes=4096]", "latency")
 
     with pytest.raises(ValueError, match=r"'worse'.*beyond-threshold"):

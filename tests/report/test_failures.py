@@ -118,14 +118,14 @@ def test_a_failed_launch_is_described_by_its_ranks() -> None:
     assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]
 
 
-@pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("far", False), ("mine", True)])
-def test_a_debugger_is_offered_at_a_terminal(monkeypatch: pytest.MonkeyPatch, launcher: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("launcher", "is_offered"), [("warm", True), ("far", False), ("mine", True)])
+def test_a_debugger_is_offered_at_a_terminal(monkeypatch: pytest.MonkeyPatch, launcher: str, is_offered: bool) -> None:
     monkeypatch.setitem(LAUNCHERS, "far", dataclasses.replace(LAUNCHERS["warm"], hosts="many"))
     made = result(launches=[launch(fate(0))])
     conditions = replace(made.case.conditions, launcher=launcher)
     lines = launch_text(replace(made, case=replace(made.case, conditions=conditions)), rerun_command="pytest x")
 
-    assert ("--distbench-attach 0" in lines) == is_told
+    assert ("--distbench-attach 0" in lines) == is_offered
 
 
 CHANGED = Finding(metric="fingerprint", code="communication", unit="", better="exact", reason="2 became 3")

@@ -39,8 +39,8 @@ def test_remarks_about_a_run_are_printed_once() -> None:
     assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
 
     seen = result(verdict())
-    unseen = replace(seen, launches=[replace(seen.launches[0], undescribed_collectives=3)])
-    lines = end_of([seen, unseen, unseen])
+    undescribed = replace(seen, launches=[replace(seen.launches[0], undescribed_collectives=3)])
+    lines = end_of([seen, undescribed, undescribed])
     [line] = [line.text for line in lines if "no fingerprint" in line.text]
     assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
 
@@ -112,7 +112,7 @@ def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left:
 
 
 @pytest.mark.parametrize(
-    ("code", "update", "verbosity", "is_told"),
+    ("code", "update", "verbosity", "is_reported"),
     [
         ("no-baseline", "", 0, True),
         ("no-baseline", "new", 0, True),
@@ -121,14 +121,14 @@ def test_an_interrupted_update_says_when_it_was(stored: int, running: int, left:
     ],
 )
 def test_a_training_without_a_judged_loss_is_reported_until_there_is_a_baseline(
-    code: str, update: str, verbosity: int, is_told: bool
+    code: str, update: str, verbosity: int, is_reported: bool
 ) -> None:
     then = None if code == "no-baseline" else 0.02
     found = result(verdict(code, baseline=then), update=update)
     launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(totals={"optimizer_steps": 2})})]
     lines = end_of([replace(found, launches=launches)], verbosity=verbosity)
 
-    assert any("nothing judges whether it learns" in line.text for line in lines) is is_told
+    assert any("nothing judges whether it learns" in line.text for line in lines) is is_reported
 
 
 def test_a_trace_is_reported_with_its_file_and_with_what_it_lacks() -> None:

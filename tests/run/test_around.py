@@ -68,12 +68,12 @@ AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements
 def test_timings_of_ranks_that_share_cores_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(make_plan(tmp_path), cores=2)
     around = under("warm", monkeypatch)
-    with around.during(plan, HERE) as witness:
-        assert [m.better for m in witness(AROUND_PASSED).measurements] == ["info", "same"]
+    with around.during(plan, HERE) as annotate:
+        assert [m.better for m in annotate(AROUND_PASSED).measurements] == ["info", "same"]
     assert around.conditions(plan) == {"oversubscribed": "2-cores"}
 
-    with around.during(make_plan(tmp_path), HERE) as witness:
-        assert witness(AROUND_PASSED) == AROUND_PASSED, "with a core for each"
+    with around.during(make_plan(tmp_path), HERE) as annotate:
+        assert annotate(AROUND_PASSED) == AROUND_PASSED, "with a core for each"
     assert around.conditions(make_plan(tmp_path)) == {}
 
 
@@ -95,15 +95,15 @@ def plan_of_of_around(simulated: SimulatedGroups, cpus: float = 0.3) -> LaunchPl
 
 def test_a_group_per_rank_is_there_while_the_launch_runs(simulated: SimulatedGroups) -> None:
     plan = plan_of_of_around(simulated)
-    with QuotaAround().during(plan, HERE) as witness:
+    with QuotaAround().during(plan, HERE) as annotate:
         assert simulated.groups() == OWN
         for share, group in enumerate(map(Path, plan.cpu_groups), start=1):
             (group / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled {share}\n")
 
     assert simulated.groups() == []
-    [throttled] = witness(PASSED).measurements
+    [throttled] = annotate(PASSED).measurements
     assert (throttled.name, throttled.value, throttled.better) == ("cpu_throttled", 0.25, "info")
-    assert witness(FAILED) == FAILED
+    assert annotate(FAILED) == FAILED
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
@@ -284,10 +284,10 @@ def test_what_no_launcher_of_ranks_starts_has_no_layout(tmp_path: Path, monkeypa
 def test_a_control_group_still_in_use_is_reported(simulated: SimulatedGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.0)
     plan = plan_of_of_around(simulated)
-    with QuotaAround().during(plan, HERE) as witness:
+    with QuotaAround().during(plan, HERE) as annotate:
         (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
 
-    [told] = witness(FAILED).remarks
+    [told] = annotate(FAILED).remarks
     assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank started did not end"
     assert simulated.groups() == OWN[1:]
 
@@ -300,8 +300,8 @@ def test_those_of_a_pytest_that_was_killed_are_removed(simulated: SimulatedGroup
 
 def test_without_a_quota_or_ranks_nothing_is_made(simulated: SimulatedGroups) -> None:
     plan = make_plan(simulated.root)
-    with QuotaAround().during(plan, HERE) as witness:
-        assert witness(PASSED) == PASSED
+    with QuotaAround().during(plan, HERE) as annotate:
+        assert annotate(PASSED) == PASSED
         assert simulated.groups() == []
     assert QuotaAround().ready(plan, HERE, simulated.root) == plan
     fake = replace(plan, cpus=0.3)

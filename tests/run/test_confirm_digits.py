@@ -69,8 +69,8 @@ def test_other_digits_are_the_codes_unless_the_baseline_commit_computes_them_too
 @every
 def test_another_training_that_the_baseline_commit_computes_too_passes_and_says_so(losses: list[float]) -> None:
     """Its random numbers are those of another torch."""
-    moved = launch(other(losses), 5.0)
-    before, after = confirmed(launch(losses), moved, moved)
+    changed = launch(other(losses), 5.0)
+    before, after = confirmed(launch(losses), changed, changed)
 
     assert (before["loss"].code, before["final"].code) == ("losses", "training-number")
     assert (after["loss"].kind, after["final"].kind) == ("environment", "environment")
@@ -89,8 +89,8 @@ def test_another_training_than_the_baseline_commit_computes_is_red_whatever_is_s
 
 @every
 def test_a_change_by_environment_and_code_passes_and_names_both(losses: list[float]) -> None:
-    moved = other(losses)
-    _, after = confirmed(launch(losses), launch(rounded(moved)), launch(moved))
+    changed = other(losses)
+    _, after = confirmed(launch(losses), launch(rounded(changed)), launch(changed))
 
     assert after["loss"].kind == "environment"
     assert "both code and environment changed them" in after["loss"].reason

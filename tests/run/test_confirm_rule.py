@@ -103,7 +103,7 @@ def test_what_further_launches_do_not_show_is_no_shift(numbers: Sequence[float])
         ((["settings.py"], False), (0.5, 0.505, 0.5), "inconclusive"),
         ((["conftest.py"], True), (1.0, 1.01, 1.0), "unchanged"),
     ],
-    ids=["beyond doubt", "beyond", "of an imported module", "within"],
+    ids=["far beyond", "beyond", "of an imported module", "within"],
 )
 def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
     evaluated: Evaluated, numbers: Sequence[float], kind: VerdictName

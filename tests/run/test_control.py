@@ -52,7 +52,7 @@ class Session:
         self.raised = suspect
         self.confirmer: object = object()
         self.launching = None
-        self.planted: list[LaunchRequest] = []
+        self.injected: list[LaunchRequest] = []
         self.launches = DELAYED
         self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
@@ -63,7 +63,7 @@ class Session:
         return self.baseline
 
     def source(self, request: LaunchRequest) -> Source:
-        self.planted.append(request)
+        self.injected.append(request)
         made = Alone()
         made.launches += self.launches
         return made
@@ -109,13 +109,13 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
     return asked
 
 
-@pytest.mark.parametrize(("share", "planted"), [(None, 0.4), (0.2, 0.2)])
-def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float | None, planted: float) -> None:
+@pytest.mark.parametrize(("share", "injected"), [(None, 0.4), (0.2, 0.2)])
+def test_the_share_is_the_users_or_a_third_more_than_the_tolerance(share: float | None, injected: float) -> None:
     session = Session(verdict("within-threshold"), share=share)
     found = inject(session)
 
-    assert (found.share, found.is_chosen) == (pytest.approx(planted), share is not None)
-    assert [request.delay for request in session.planted] == [pytest.approx(planted)]
+    assert (found.share, found.is_chosen) == (pytest.approx(injected), share is not None)
+    assert [request.delay for request in session.injected] == [pytest.approx(injected)]
 
 
 def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequest]) -> None:
@@ -169,4 +169,4 @@ def test_what_cannot_be_delayed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(LAUNCH_KINDS[Ranks], why_no_delay="nobody can delay it")
     monkeypatch.setitem(LAUNCH_KINDS, Ranks, row)
     assert inject(session).why_not == "nobody can delay it"
-    assert session.planted == []
+    assert session.injected == []

@@ -268,8 +268,8 @@ def test_a_renamed_file_is_compared_with_its_former_self(imported: Path, is_othe
     if is_other:
         change(imported, "conftest_of_it.py", "pass", "print()")
     revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
-    moved = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
-    seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
+    renamed = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
+    seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, renamed)
 
     assert [*seen[0]] == ["conftest_of_it.py"] * is_other
 

@@ -51,11 +51,11 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert values_of(take(result(*FIVE, code="within-threshold"), stored), "step") == [0.004] * 5
     assert values_of(take(still, stored, force=True), "step") == [0.004]
 
-    moved = result(0.009, verdicts=[verdict("beyond-threshold")])
+    worse = result(0.009, verdicts=[verdict("beyond-threshold")])
     both = replace(stored, metrics={**stored.metrics, "other": entry(1.0, 1.1, 1.2).metrics["step"]})
-    other = replace(moved.launches[0].measurements[0], name="other", value=1.0)
-    moved = replace(moved, launches=[replace(moved.launches[0], measurements=[*moved.launches[0].measurements, other])])
-    taken = take(moved, both, mode="changed", force=True)
+    other = replace(worse.launches[0].measurements[0], name="other", value=1.0)
+    worse = replace(worse, launches=[replace(worse.launches[0], measurements=[*worse.launches[0].measurements, other])])
+    taken = take(worse, both, mode="changed", force=True)
     assert (values_of(taken, "step"), len(taken.metrics["other"])) == ([0.009], 3), (
         "what did not change keeps its noise"
     )

@@ -112,9 +112,9 @@ def test_equal_baselines_are_no_change_and_every_field_that_differs_is_noted() -
 
     assert (change(None, entry(1.0)).kind, change(entry(1.0), None).kind) == ("new", "removed")
 
-    [moved] = change(entry(1.0, 2.0, 9.0), entry(4.0)).metrics
-    assert (moved.baseline, moved.current, moved.ratio) == (2.0, 4.0, 2.0)
-    assert (moved.baseline_launches, moved.launches) == (3, 1)
+    [changed] = change(entry(1.0, 2.0, 9.0), entry(4.0)).metrics
+    assert (changed.baseline, changed.current, changed.ratio) == (2.0, 4.0, 2.0)
+    assert (changed.baseline_launches, changed.launches) == (3, 1)
 
     assert change(exact(7), exact(7, 7)).metrics == []
     assert len(change(exact(7), exact(8)).metrics) == 1
@@ -142,8 +142,8 @@ def test_equal_baselines_are_no_change_and_every_field_that_differs_is_noted() -
     new = replace(old, metrics={"step": [replace(m, spread=Spread(n=5, minimum=0.5)) for m in old.metrics["step"]]})
     assert change(old, new).notes == ["step.n none -> 5", "step.minimum none -> 0.5"]
 
-    moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
-    assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]
+    changed = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
+    assert changed.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]
 
 
 @pytest.mark.parametrize(

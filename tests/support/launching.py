@@ -19,7 +19,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from support.processes import SETTLE_S, wait_for, working_in
+from support.processes import EXIT_S, wait_for, working_in
 
 MadeLauncher = Callable[..., Launcher]
 """Gives the launcher of a name, and of a side, that this process has made."""
@@ -96,8 +96,8 @@ class Launch:
             ),
             Side(launcher=lambda: self.launcher),
         )
-        wait_for(lambda: not working_in(self.directory), limit_s=SETTLE_S)
-        wait_for(lambda: not left_of(self.launcher), limit_s=SETTLE_S)
+        wait_for(lambda: not working_in(self.directory), limit_s=EXIT_S)
+        wait_for(lambda: not left_of(self.launcher), limit_s=EXIT_S)
         assert not LaunchFiles(directory).control.exists()
         assert not LaunchFiles(directory).plan.exists()
         return record

@@ -206,7 +206,7 @@ HOSTS: dict[str, Host] = {
     "2xH100, the last first": Host(cards=h100s(2)[::-1]),
     "H100 in MIG": Host(cards=_cut(h100s(1))),
     "8xH100 in MIG": Host(cards=_cut(h100s(8))),
-    "H100 beside one in MIG": Host(cards=[*h100s(1), *_cut(h100s(2)[1:])]),
+    "H100 and one in MIG": Host(cards=[*h100s(1), *_cut(h100s(2)[1:])]),
     "H100 in MIG without slices": Host(cards=[replace(h100s(1)[0], mig=(), nvlinks=())]),
     "RTX 3060 and 4090": Host(cards=[_RTX_3060, _RTX_4090]),
     "2xRTX 3090": Host(cards=_rtx_3090s(links=0)),
@@ -336,7 +336,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Install the driver for the whole run, as a plugin."""
     if name := os.environ.get(VARIABLE, ""):
         if name not in HOSTS:
-            raise pytest.UsageError(f"{VARIABLE}: there is no made-up host {name!r}; known are {', '.join(HOSTS)}")
+            raise pytest.UsageError(f"{VARIABLE}: there is no simulated host {name!r}; known are {', '.join(HOSTS)}")
         stack = contextlib.ExitStack()
         stack.enter_context(simulated(HOSTS[name]))
         config.add_cleanup(stack.close)

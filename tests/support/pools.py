@@ -82,9 +82,9 @@ def served() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
     return lines, {"train": sorted(train.lines, key=lambda x: x.t)}
 
 
-def launch_of(pool: Sharing, *, told_as: Sharing | None = None) -> LaunchRecord:
+def launch_of(pool: Sharing, *, recorded_as: Sharing | None = None) -> LaunchRecord:
     """A launch of :data:`POOL` or :data:`SERVED`; its record may be of another one."""
     events, measurements = measure_pool(pool, *(served() if pool.demand else shared()))
-    if told_as is not None:
-        events[0] = but(events[0], sharing=msgspec.to_builtins(told_as))
+    if recorded_as is not None:
+        events[0] = but(events[0], sharing=msgspec.to_builtins(recorded_as))
     return LaunchRecord(index=0, outcome="passed", wall_s=25.0, events=events, measurements=measurements)

@@ -15,7 +15,7 @@ MARK = "DISTBENCH_TEST"
 """Variable in the environment of every process that a test starts."""
 LIMIT_S = 300.0
 """How long what a test waits for may take. Generous: a busy machine is slow, and what hangs does so for ever."""
-SETTLE_S = 30.0
+EXIT_S = 30.0
 """How long processes that were ended may take to be gone."""
 
 

@@ -266,15 +266,15 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
 
 
 def test_a_history_has_charts_of_changed_metrics_alone() -> None:
-    moved = result(verdict("beyond-threshold"), outcome="failed")
-    way = daily(steps(20, 0.02, 0.03), case=moved.case.id)
+    regressed = result(verdict("beyond-threshold"), outcome="failed")
+    way = daily(steps(20, 0.02, 0.03), case=regressed.case.id)
     charts = charts_of_trends([way, daily(steps(20, 1.0), case="another")])
 
     def titles(made: CaseResult) -> list[str]:
         [case] = page_of(run(made), {}, charts={"history": charts})["cases"]
         return [chart["title"] for one in case.get("charts", ()) if one["type"] == "choice" for chart in one["charts"]]
 
-    assert titles(moved) == ["History of step"] * 2
+    assert titles(regressed) == ["History of step"] * 2
     assert titles(result(verdict())) == []
 
 

@@ -81,7 +81,7 @@ def load(batches):
     assert next(batches).tolist() == [[2.0]]
 
 
-def load_anew(loader):
+def first_batch(loader):
     return next(iter(loader))
 """
 
@@ -189,7 +189,7 @@ def test_waiting_for_data_is_at_the_lines_of_the_workers(module: ModuleType, tmp
 
 
 def test_a_worker_that_is_forked_in_an_iteration_records_no_operators(module: ModuleType) -> None:
-    found = recorded(module, "load_anew", DataLoader(module.Rows(), num_workers=1, multiprocessing_context="fork"))
+    found = recorded(module, "first_batch", DataLoader(module.Rows(), num_workers=1, multiprocessing_context="fork"))
 
     assert not [spot for spot in found.spots if any(name == "Rows.__getitem__" for _, _, name in spot.stack)]
 

@@ -43,7 +43,7 @@ def damaged(rank):
     received, dist.recv = dist.recv, recv
     link_matrix(rank)
 """
-PLANTED_S = 0.04
+INJECTED_S = 0.04
 """Both sides of a slow link sleep so long before they send: half a round trip takes no less, and no other as much."""
 SIZES = {"latency_bytes": 8, "bandwidth_bytes": 2048, "iterations": 3, "warmup": 1, "max_imbalance": None}
 
@@ -80,7 +80,7 @@ def test_patterns_take_each_pair_once_or_both_directions() -> None:
 def slow(record: LaunchRecord) -> Slow:
     found = times(record)
     assert len(found) == 6
-    return find_slow([link for link, seconds in found.items() if seconds >= PLANTED_S], list(found))
+    return find_slow([link for link, seconds in found.items() if seconds >= INJECTED_S], list(found))
 
 
 @pytest.mark.spawn

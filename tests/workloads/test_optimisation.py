@@ -355,12 +355,12 @@ def test_ranks_average_as_one_and_skip_a_step_alike(
     assert (record.outcome, record.reason) == ("passed", "")
 
 
-@pytest.mark.parametrize(("scale", "moved"), [(1.0, 0.0), (2.0**10, 1e-8)])
-def test_a_small_gradient_is_lost_without_a_scale(scale: float, moved: float) -> None:
+@pytest.mark.parametrize(("scale", "change"), [(1.0, 0.0), (2.0**10, 1e-8)])
+def test_a_small_gradient_is_lost_without_a_scale(scale: float, change: float) -> None:
     mixed = made(0.0, scale=scale)
     step(mixed, [1e-8])
 
-    assert -mixed.master[0].item() == pytest.approx(moved, rel=2e-3)
+    assert -mixed.master[0].item() == pytest.approx(change, rel=2e-3)
 
 
 def test_adam_is_torchs_on_the_master() -> None:

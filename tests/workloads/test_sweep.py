@@ -95,15 +95,15 @@ def all_reduce(call):
 
 
 LAST_WRONG = all_reduce(_last_wrong)
-PLANTED = {
+INJECTED = {
     "sound": all_reduce(lambda buffers, form: dist.all_reduce(buffers.sent)),
     "converted": all_reduce(_converted),
     "in pieces": all_reduce(_in_pieces),
 }
 
 
-def planted(rank):
-    for name, row in PLANTED.items():
+def injected(rank):
+    for name, row in INJECTED.items():
         with rank.point(form=name):
             sweep(rank, row)
 
@@ -204,7 +204,7 @@ def test_one_wrong_element_at_the_last_index_of_one_rank_fails_with_it(launch: L
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_what_is_sent_in_another_type_or_in_pieces_is_seen_in_the_fingerprint(launch: Launch, world_size: int) -> None:
-    record = launch("planted", params={**params(4000), "dtype": "bfloat16"}, world_size=world_size)
+    record = launch("injected", params={**params(4000), "dtype": "bfloat16"}, world_size=world_size)
 
     assert (record.outcome, record.reason) == ("passed", "")
     sound, converted, in_pieces = (

@@ -108,7 +108,7 @@ class Site(Protocol):
         """The ranks that exist and are not ending already."""
 
     def look(self) -> None:
-        """Check whether a process that waits for ranks to start and end is stopped; if so, set :attr:`ended`."""
+        """Set :attr:`ended` if a process that starts the ranks and waits for them is stopped (SIGSTOP) for too long."""
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         """Make ranks write their last collectives, and undecided ones also their stacks, into the launch's files."""

@@ -164,5 +164,5 @@ def how_started(launcher: str) -> str:
 
 
 def shown(launchers: Iterable[str]) -> str:
-    """Launchers in the form that ``--distbench-launcher`` takes."""
+    """What to give to ``--distbench-launcher`` for each of these launchers, as one text for a message."""
     return ", ".join("a command with {nodes} and {command}" if LAUNCHERS[name].engine else name for name in launchers)

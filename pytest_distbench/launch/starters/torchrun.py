@@ -69,7 +69,7 @@ class TorchrunLauncher(Launcher):
 
 
 class TorchrunLaunch:
-    """A torchrun below a guardian, whose ranks run a stored plan. ``leftovers`` finds the processes that remain."""
+    """A torchrun whose ranks run a stored plan, and end with pytest. ``leftovers`` finds processes that remain."""
 
     def __init__(
         self, command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]

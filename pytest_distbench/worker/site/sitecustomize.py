@@ -195,7 +195,7 @@ def _close_doors(module: Any) -> None:
 
 
 def _enter_tree() -> None:
-    """Import from this side's tree what is installed in the working tree, as ``take_path`` in ``worker/process.py``."""
+    """Map imports from the repository's working tree into the worktree of the revision that this process measures."""
     import json
 
     try:

@@ -194,7 +194,7 @@ def train(rank):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     training = rank.training(model=model, optimizer=optimizer)
     parallel = DistributedDataParallel(model)
-    skips = "PLANTED" in os.environ and rank.world_size == 1
+    skips = "INJECTED" in os.environ and rank.world_size == 1
     for batch in training.batches(samples=len(x), batch=16, epochs=5):
         output = parallel(x[batch])
         loss = torch.nn.functional.cross_entropy(output, labels[batch])
@@ -205,7 +205,7 @@ def train(rank):
         training.note(loss=loss, accuracy=(output.argmax(1) == labels[batch]).float().mean())
 
 
-BOUNDS = {"learning_lost": "<= 0.5", "accuracy_lost": os.environ.get("PLANTED", "<= 0.9")}
+BOUNDS = {"learning_lost": "<= 0.5", "accuracy_lost": os.environ.get("INJECTED", "<= 0.9")}
 
 
 @pytest.mark.distbench(metrics=["losses"], bounds=BOUNDS)
@@ -228,13 +228,13 @@ def test_behind_changes_that_are_held_losses_repeat_bit_for_bit_and_are_judged(
     assert len(one) == 5
     assert one == other  # which of the steps any launch was at when it was changed would be chance
 
-    monkeypatch.setenv("PLANTED", "<= -1")
-    planted = pytester.runpytest_subprocess(*COMMAND, *run)
-    planted.assert_outcomes(failed=1)
+    monkeypatch.setenv("INJECTED", "<= -1")
+    changed = pytester.runpytest_subprocess(*COMMAND, *run)
+    changed.assert_outcomes(failed=1)
     [case] = read_run_record(pytester.path / "run.json").results
     failed = {v.metric: v.kind for v in case.verdicts if v.is_failure}
     assert failed == {"losses": "changed", "optimizer_steps_missed": "regressed", "accuracy_lost": "regressed"}
-    planted.stdout.fnmatch_lines(["losses: diverges at value 3 (epoch 2), *"])
+    changed.stdout.fnmatch_lines(["losses: diverges at value 3 (epoch 2), *"])
 
 
 def timeline(folder: Path) -> str:

@@ -150,7 +150,7 @@ def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_ran
     [
         (("own 0", "own 1"), ("r0", "r0"), 1),
         (("own 0", "own 1"), ("r0", "own 1"), 0),
-        (("own 0", "own 1"), ("r0", "drawn anew"), 0),
+        (("own 0", "own 1"), ("r0", "drawn again"), 0),
         (("one seed", "one seed"), ("r0", "r0"), 0),  # whoever seeds all ranks alike means it
         (("own 0", ""), ("r0", "r0"), 0),  # nobody looked
     ],

@@ -37,7 +37,7 @@ class OtherState:
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.value = {"sampler begins anew": 0, "sampler of the first checkpoint": 4}.get(self.fault, state["value"])
+        self.value = {"sampler begins at 0": 0, "sampler of the first checkpoint": 4}.get(self.fault, state["value"])
 
 
 class OwnStreams:
@@ -82,9 +82,9 @@ class Forgetful(torch.nn.Sequential):
 
 
 FAULTS: dict[str, Callable[[torch.nn.Module, torch.optim.Optimizer, Training], object]] = {
-    "weights anew": lambda model, *_: torch.nn.init.ones_(next(model.parameters())),
-    "running mean anew": lambda model, *_: model.get_buffer("1.running_mean").zero_(),
-    "table built anew": lambda model, *_: model.get_buffer("table").mul_(2),
+    "weights initialized": lambda model, *_: torch.nn.init.ones_(next(model.parameters())),
+    "running mean zeroed": lambda model, *_: model.get_buffer("1.running_mean").zero_(),
+    "table doubled": lambda model, *_: model.get_buffer("table").mul_(2),
     "moments zeroed": lambda model, optimizer, _: optimizer.state[next(model.parameters())]["exp_avg"].zero_(),
     "a step forgotten": lambda model, optimizer, _: optimizer.state[next(model.parameters())]["step"].sub_(1),
     "place forgotten": lambda model, optimizer, training: setattr(training, "position", 0),
@@ -135,7 +135,7 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
     training = rank.training(**parts)
     FAULTS.get(fault, lambda *_: None)(model, optimizer, training)
-    if fault == "sampler set anew":
+    if fault == "sampler replaced":
         parts["sampler"].value = 0
     if fault == "another optimizer":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -186,16 +186,16 @@ RANDOM_STATE = {"random_state_changed_by_load", "state_changed_by_load"}
 @pytest.mark.parametrize(
     ("fault", "rows", "told"),
     [
-        ("weights anew", PARAMETERS, "the parameters of model are not the saved ones"),
+        ("weights initialized", PARAMETERS, "the parameters of model are not the saved ones"),
         (
             "another model",
             {"optimizer_steps_missed", "parameters_changed_by_load", "random_state_changed_by_load"},
             "the parameters of the optimizer that steps are not the saved",
         ),
-        ("running mean anew", PARAMETERS, "the buffers of model are not the saved"),
+        ("running mean zeroed", PARAMETERS, "the buffers of model are not the saved"),
         ("statistics forgotten", PARAMETERS, "the buffers of model are not the saved"),
         ("statistics not kept", PARAMETERS, "the buffers of model.model are not the saved"),
-        ("table built anew", PARAMETERS, "the buffer model.table, which is not saved, is not built"),
+        ("table doubled", PARAMETERS, "the buffer model.table, which is not saved, is not built"),
         ("moments zeroed", {"optimizer_moments_changed_by_load"}, "the state of the optimizer optimizer is not"),
         (
             "another optimizer",
@@ -208,14 +208,14 @@ RANDOM_STATE = {"random_state_changed_by_load", "state_changed_by_load"}
             r"counts another number of steps than when .* \(7, 8, 8\)",
         ),
         ("another rate", {"learning_rate_changed_by_load"}, "step 9 had the learning rate 0.01 and now has 0.02"),
-        ("sampler begins anew", {"state_changed_by_load"}, "the state of sampler is not the saved one, after"),
+        ("sampler begins at 0", {"state_changed_by_load"}, "the state of sampler is not the saved one, after"),
         (
             "sampler of the first checkpoint",
             {"older_checkpoint_loaded", "state_changed_by_load"},
             "the checkpoint of step 8: it is that of step 4",
         ),
         (
-            "sampler set anew",
+            "sampler replaced",
             {"state_changed_by_load"},
             "the state of sampler was loaded, but at the first batch it is as before the load, after the",
         ),
@@ -271,9 +271,9 @@ def train_otherwise(rank: ElasticRank, fault: str) -> None:
     parts |= {"scaler": scaler} if fault != "scaler not handed over" else {}
     parts |= {"schedule": schedule} if fault != "schedule not handed over" else {}
     training = rank.training(**parts)
-    if fault == "betas anew" and is_later:
+    if fault == "betas changed" and is_later:
         optimizer.param_groups[0]["betas"] = (0.9, 0.999)
-    if fault == "decay anew" and is_later:
+    if fault == "decay changed" and is_later:
         optimizer.param_groups[0]["weight_decay"] = 0.1
     if fault == "layer frozen" and is_later:
         model[0].requires_grad_(False)
@@ -329,8 +329,8 @@ def train_otherwise(rank: ElasticRank, fault: str) -> None:
         ("a count left out", "state_changed_by_load"),
         ("a mean left out", "state_changed_by_load"),
         ("a list left out", "state_changed_by_load"),
-        ("betas anew", "state_changed_by_load"),
-        ("decay anew", "state_changed_by_load"),
+        ("betas changed", "state_changed_by_load"),
+        ("decay changed", "state_changed_by_load"),
         ("scaler not handed over", "state_not_handed_over"),
         ("schedule not handed over", "state_not_handed_over"),
         ("an average not handed over", "state_not_handed_over"),

@@ -164,12 +164,12 @@ def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: Ru
     """A gather waits for what was computed before it, unlike FSDP's; and DDP rebuilds its buckets in no step."""
     pytester.makepyfile(bodies=BODIES, late=LATE, test_step=OTHERS)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=5)
-    early, late, sorted_anew, steady, matrices = measured()
+    early, late, sorted_again, steady, matrices = measured()
 
     assert early["exposed[ranks=8]"] == 0
     assert late["exposed[ranks=8]"] == pytest.approx(late["communication[ranks=8]"], rel=1e-3)
     assert late["communication[ranks=8]"] > 0
-    assert sorted_anew["step_forecast[ranks=8]"] == pytest.approx(steady["step_forecast[ranks=8]"], rel=1e-3)
+    assert sorted_again["step_forecast[ranks=8]"] == pytest.approx(steady["step_forecast[ranks=8]"], rel=1e-3)
     assert matrices["exposed[ranks=8]"] > 0
 
 

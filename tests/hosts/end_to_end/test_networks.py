@@ -196,7 +196,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-PLANTING = """
+INJECTING = """
     import contextlib
 
     import pytest
@@ -205,10 +205,10 @@ PLANTING = """
     from pytest_distbench.run.kinds import AROUND
 
 
-    class Planted:
+    class Injected:
         @contextlib.contextmanager
         def during(self, plan, hosting):
-            PLANT(plan)
+            INJECT(plan)
             yield lambda record: record
             restore(plan)
 
@@ -238,12 +238,12 @@ PLANTING = """
                 slow_down(plan.namespaces[host], "60mbit")
 
 
-    PLANT = {plant}
-    AROUND["planted"] = lambda setup: Planted()
+    INJECT = {fault}
+    AROUND["injected"] = lambda setup: Injected()
 
 
     def pytest_unconfigure():
-        del AROUND["planted"]
+        del AROUND["injected"]
 """
 LINKS = """
     import pytest
@@ -256,7 +256,7 @@ LINKS = """
 
 
 def inject(pytester: pytest.Pytester, name: str) -> None:
-    pytester.makeconftest(PLANTING.replace("{plant}", name))
+    pytester.makeconftest(INJECTING.replace("{fault}", name))
 
 
 def regressed(folder: Path) -> list[str]:

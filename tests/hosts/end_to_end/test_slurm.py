@@ -321,7 +321,7 @@ def pids_of(file: Path, above: int) -> list[int]:
     return found
 
 
-IN_TURNS = """
+INTERLEAVED = """
     import work
 
     def works(rank):
@@ -347,12 +347,12 @@ def test_a_suspicious_case_is_confirmed_on_the_same_nodes(cluster: Cluster, tmp_
     write(0.02)
     (tmp_path / ".gitignore").write_text("__pycache__/\n")
     git(tmp_path, "init", "--quiet")
-    recorded = cluster(2, IN_TURNS, "--world-size=2", "--distbench-update", "--distbench-launches=3")
+    recorded = cluster(2, INTERLEAVED, "--world-size=2", "--distbench-update", "--distbench-launches=3")
     assert recorded.returncode == 0, recorded.stdout
     commit("baselines")
 
     write(0.04)
-    slower = cluster(2, IN_TURNS, "--world-size=2")
+    slower = cluster(2, INTERLEAVED, "--world-size=2")
     assert slower.returncode == 1, slower.stdout
     assert re.search(r"step: interleaved A/B with \w+ \(baseline commit\): \+\d+", slower.stdout), slower.stdout
 
@@ -366,7 +366,7 @@ def test_a_suspicious_case_is_confirmed_on_the_same_nodes(cluster: Cluster, tmp_
     git(tmp_path, "stash", "--quiet", "--", "work.py")
     commit("baselines of a fast machine")
     git(tmp_path, "stash", "pop", "--quiet")
-    same = cluster(2, IN_TURNS, "--world-size=2")
+    same = cluster(2, INTERLEAVED, "--world-size=2")
     assert same.returncode == 0, same.stdout
     assert "the machine" in same.stdout, same.stdout
 

@@ -390,34 +390,34 @@ def delay(share: float) -> Delay:
 
 @pytest.mark.parametrize("own_s", [1e-4, 1e-3, 1.0])
 def test_what_is_spanned_is_longer_by_a_share_of_itself(host: VirtualCuda, own_s: float) -> None:
-    planted, began = delay(0.2), host.now
-    since = planted.mark()
+    slowdown, began = delay(0.2), host.now
+    since = slowdown.mark()
     host.compute(own_s)
-    planted.wait(since)
+    slowdown.wait(since)
 
     assert host.now - began == pytest.approx(1.2 * own_s, abs=1e-6)
-    assert planted.waited_s == pytest.approx(0.2 * own_s, abs=1e-6)
+    assert slowdown.waited_s == pytest.approx(0.2 * own_s, abs=1e-6)
 
 
 def test_what_is_apart_or_was_delayed_in_part_is_not_delayed_twice(host: VirtualCuda) -> None:
     """A step of 2 s, and an evaluation of 1 s in it that is no part of the step."""
-    planted, began = delay(0.5), host.now
-    step = planted.mark()
-    evaluation = planted.mark()
+    slowdown, began = delay(0.5), host.now
+    step = slowdown.mark()
+    evaluation = slowdown.mark()
     host.compute(1.0)
-    planted.wait(evaluation, is_apart=True)
+    slowdown.wait(evaluation, is_apart=True)
     host.compute(2.0)
-    planted.wait(step, apart_s=1.5)
+    slowdown.wait(step, apart_s=1.5)
 
     assert host.now - began == pytest.approx(4.5, abs=1e-5)
 
     # An iteration of 3 s, 1 s of which is a phase
-    planted, began = delay(0.5), host.now
-    iteration = planted.mark()
-    phase = planted.mark()
+    slowdown, began = delay(0.5), host.now
+    iteration = slowdown.mark()
+    phase = slowdown.mark()
     host.compute(1.0)
-    planted.wait(phase)
+    slowdown.wait(phase)
     host.compute(2.0)
-    planted.wait(iteration)
+    slowdown.wait(iteration)
 
     assert host.now - began == pytest.approx(4.5, abs=1e-5)

@@ -299,11 +299,11 @@ def test_a_delay_is_waited_for_on_a_cpu(cuda: VirtualCuda, mode: str) -> None:
 
 def test_a_step_that_reads_its_loss_is_slower_and_an_evaluation_is_no_part_of_one(cuda: VirtualCuda) -> None:
     healthy = value(train(cuda, make_rank(device="cuda")))
-    planted = value(train(cuda, make_rank(device="cuda"), reads_loss=True))
+    delayed = value(train(cuda, make_rank(device="cuda"), reads_loss=True))
 
     assert healthy == pytest.approx(4.2e-3, rel=0.01)
-    assert planted == pytest.approx(6.0e-3, rel=0.01)
-    assert planted / healthy > 1.4
+    assert delayed == pytest.approx(6.0e-3, rel=0.01)
+    assert delayed / healthy > 1.4
 
     found = train(cuda, make_rank(device="cuda"), every=5, evaluation_s=1.0)
 

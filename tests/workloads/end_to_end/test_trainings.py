@@ -38,16 +38,16 @@ def test_other_digits_under_the_same_software_pass_as_numerics_until_recorded(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.0000001")
-    drifted = run(recorded)
+    changed = run(recorded)
     updated = run(recorded, "--distbench-update")
     after = run(recorded)
 
-    drifted.stdout.fnmatch_lines(
+    changed.stdout.fnmatch_lines(
         ["~ test_train?ws2? loss: numerics changed within the tolerance, from step 1 on, by up to 1.0e-07*"]
     )
     updated.stdout.fnmatch_lines(["baselines in *: 1 changed, 0 new, 0 kept"])
     after.stdout.no_fnmatch_line("~ *")
-    assert (drifted.ret, updated.ret, after.ret) == (0, 0, 0)
+    assert (changed.ret, updated.ret, after.ret) == (0, 0, 0)
 
 
 def test_a_diverging_curve_fails_with_step_size_and_what_to_look_at(

@@ -233,11 +233,11 @@ def test_no_other_table_takes_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "report --prices is for --html and for --table cost in a format of tables" in capsys.readouterr().err
 
 
-TOLD = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}
+FACTS = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}
 
 
 def trained_on(workers: int, *measured: Sample, told: bool = True, **params: object) -> CaseResult:
-    parameters = Sample(name="parameters", unit="", better="exact", value=23_555_082, facts=TOLD if told else {})
+    parameters = Sample(name="parameters", unit="", better="exact", value=23_555_082, facts=FACTS if told else {})
     tensors = Sample(name="tensors", unit="", better="exact", value=214)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[parameters, tensors, *measured])
     made = result(launches=[launch])
@@ -258,7 +258,7 @@ def test_a_setup_has_what_was_stated_what_was_measured_and_where_it_ran() -> Non
     found = values_of(trained_on(1, goal, communication="off", batch=128, mode=None, dtype="float16"))
 
     assert found == {
-        **{name: str(value) for name, value in TOLD.items()},
+        **{name: str(value) for name, value in FACTS.items()},
         "trainable parameters": "23,555,082",
         "trainable tensors": "214",
         "dtype": "float16",
