@@ -188,24 +188,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             state.slow += slow
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the comparisons, let the launcher load torch, and check that ranks can compute on a GPU."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
+    """Let the launcher load torch, count the comparisons, and check that ranks can compute on a GPU.
+
+    Torch is loaded while the terminal's hook, and this one, import what a session needs.
+    """
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.settings import judged_by
 
     config = session.config
-    running = [item for item in session.items if _is_measured(item)]
+    running = [] if config.option.collectonly else [item for item in session.items if _is_measured(item)]
+    parts = {on_cpu: [item for item in running if stays_on_cpu(item) is on_cpu] for on_cpu in (False, True)}
+    try:
+        for on_cpu in filter(parts.get, parts):
+            launching_of(config, on_cpu=on_cpu).prepare()
+    except DistbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    yield
     if (judged := judged_by(config)) is not None:
         try:
             judged.check_imports()
         except DistbenchError as error:
             raise pytest.UsageError(str(error)) from None
-    if not running or config.option.collectonly:
+    if not running:
         return
 
-    parts = {on_cpu: [item for item in running if stays_on_cpu(item) is on_cpu] for on_cpu in (False, True)}
-    for on_cpu in filter(parts.get, parts):
-        launching_of(config, on_cpu=on_cpu).prepare()  # before the imports below, which then cost no time
     if session_of(config).confirmer is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
