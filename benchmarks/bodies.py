@@ -8,13 +8,6 @@ if TYPE_CHECKING:
     from pytest_distbench import ElasticRank, RankContext
 
 
-def barrier(_rank: RankContext) -> None:
-    """One barrier."""
-    import torch.distributed as dist
-
-    dist.barrier()
-
-
 def points(rank: RankContext) -> None:
     """all_reduce at three sizes and a training step, each long enough that more iterations would not steady it."""
     import torch

@@ -15,7 +15,7 @@ from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 
-BODIES = Path(__file__).resolve().parent / "bodies.py"
+BODIES, BARRIER = (Path(__file__).resolve().with_name(name) for name in ("bodies.py", "barrier.py"))
 
 
 def launched(
@@ -23,6 +23,7 @@ def launched(
     folder: Path,
     function: str,
     *,
+    file: Path = BODIES,
     world_size: int = 2,
     params: Mapping[str, object] | None = None,
 ) -> LaunchRecord:
@@ -31,14 +32,15 @@ def launched(
     Args:
         launcher: starts the ranks.
         folder: for the launch's own folder and the ranks' data.
-        function: of ``bodies.py``.
+        function: of the file.
+        file: that of the body.
         world_size: ranks.
         params: of the body.
 
     Raises:
         SystemExit: the launch did not pass.
     """
-    body = BodyReference(file=str(BODIES), function=function)
+    body = BodyReference(file=str(file), function=function)
     record = launch_once(launcher, folder, Ranks(body=body, params=dict(params or {})), world_size=world_size)
     if record.outcome != "passed":
         raise SystemExit(f"{launcher.name}: {record.reason}")

@@ -74,7 +74,7 @@ def load() -> Iterator[None]:
 
 def main() -> None:
     """Measure, and print the tables."""
-    from measuring import launched
+    from measuring import BARRIER, launched
 
     from pytest_distbench.hosts.calls import CmdLauncher
     from pytest_distbench.hosts.slurm import SlurmLauncher, read_allocation
@@ -105,9 +105,9 @@ def main() -> None:
         methods: dict[str, Callable[[], LaunchRecord | None]] = {
             "step": lambda: srun(nodes, "hostname"),
             "srun python": plain,
-            "cmd": lambda: launched(by_command, Path(made), "barrier", world_size=nodes),
+            "cmd": lambda: launched(by_command, Path(made), "barrier", file=BARRIER, world_size=nodes),
             "srun torchrun": with_torchrun,
-            "slurm": lambda: launched(warm, Path(made), "barrier", world_size=nodes),
+            "slurm": lambda: launched(warm, Path(made), "barrier", file=BARRIER, world_size=nodes),
         }
         [[first_launch]] = measure({"slurm": methods["slurm"]}, 1).values()  # its parents are up now
         print(f"{nodes} nodes, one rank each, {repeats} times; the first launch of slurm: {first_launch.whole_s:.2f} s")

@@ -23,6 +23,7 @@ from pytest_distbench.plugin.fixtures import (
     check_device_for_workers,
     is_mentioned,
     is_ours,
+    launching_of,
     session_for,
     session_of,
     settings_for,
@@ -187,19 +188,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             state.slow += slow
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the comparisons, let the launcher load torch, and check that ranks can compute on a GPU."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
+    """Let the launcher load torch, count the comparisons, and check that ranks can compute on a GPU.
+
+    Torch is loaded while the terminal's hook, and this one, import what a session needs.
+    """
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.settings import judged_by
 
     config = session.config
-    running = [item for item in session.items if _is_measured(item)]
+    running = [] if config.option.collectonly else [item for item in session.items if _is_measured(item)]
+    parts = {on_cpu: [item for item in running if stays_on_cpu(item) is on_cpu] for on_cpu in (False, True)}
+    try:
+        for on_cpu in filter(parts.get, parts):
+            launching_of(config, on_cpu=on_cpu).prepare()
+    except DistbenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    yield
     if (judged := judged_by(config)) is not None:
         try:
             judged.check_imports()
         except DistbenchError as error:
             raise pytest.UsageError(str(error)) from None
-    if not running or config.option.collectonly:
+    if not running:
         return
 
     if session_of(config).confirmer is not None and not config.pluginmanager.hasplugin(_CONFIRM):
@@ -207,14 +219,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
     try:
-        for on_cpu in (False, True):
-            items = [item for item in running if stays_on_cpu(item) is on_cpu]
-            if items:
-                made = session_for(items[0])
-                made.count_comparisons((*test_and_id(item), backend_of(item)) for item in items)
-                made.launching.prepare()
-                if not hasattr(config, "workerinput"):
-                    made.check_device()
+        for on_cpu in filter(parts.get, parts):
+            made = session_of(config, on_cpu=on_cpu)
+            made.count_comparisons((*test_and_id(item), backend_of(item)) for item in parts[on_cpu])
+            if not hasattr(config, "workerinput"):
+                made.check_device()
     except DistbenchError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -226,7 +235,10 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import header_lines
 
-    session, settings = session_of(config), settings_of(config)
+    settings = settings_of(config)
+    if config.option.collectonly and config.get_verbosity() < 0 and settings.update is None:
+        return []  # without the imports of a session
+    session = session_of(config)
     try:
         hardware, store = session.hardware, session.store
     except DistbenchError as error:  # of hosts that do not say what they are
@@ -377,13 +389,14 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
             try:
                 with state.interrupts.ignored(), contextlib.ExitStack() as last:
-                    for made in state.sessions.values():
-                        last.callback(made.launching.close)
+                    for launching in state.launchings.values():
+                        last.callback(launching.close)
             except ExtensionError as error:
                 raise pytest.UsageError(str(error)) from None
             finally:
                 state.interrupts.forget()
                 state.sessions.clear()
+                state.launchings.clear()
 
 
 def _is_measured(item: pytest.Item) -> bool:

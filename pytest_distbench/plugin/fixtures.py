@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.against import Variant
+    from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.request import Settings
     from pytest_distbench.run.session import Session
 
@@ -27,7 +28,8 @@ class State:
     Attributes:
         taken_options: options that a conftest has defined before this plugin.
         not_used: files of a change that its base judges, and that are not used.
-        sessions: whether tests stay on the CPU under ``--gpu``, which is another platform -> their session.
+        launchings: whether tests stay on the CPU under ``--gpu``, which is another platform -> how they are launched.
+        sessions: the same -> their session.
         names_variables: whether the parameters of a distbench test are given ids at the moment.
         interrupts: handlers of Ctrl-C and SIGTERM, or None before the first session.
         collected: name of a test -> all its ids.
@@ -39,6 +41,7 @@ class State:
         self.settings: Settings | None = None
         self.against: Variant | None = None
         self.not_used: list[str] = []
+        self.launchings: dict[bool, Launching] = {}
         self.sessions: dict[bool, Session] = {}
         self.progress: ProgressLine | None = None
         self.usage_errors: list[str] = []
@@ -102,22 +105,28 @@ def session_for(node: pytest.Item) -> Session:
 
 def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
     """The session of this process, made at the first call, which comes after a distbench test was collected."""
-    sessions, settings = config.stash[STATE].sessions, settings_of(config)
+    sessions = config.stash[STATE].sessions
     if on_cpu not in sessions:
-        sessions[on_cpu] = _make_session(config, settings.on_cpu() if on_cpu else settings)
+        sessions[on_cpu] = _make_session(config, launching_of(config, on_cpu=on_cpu))
     return sessions[on_cpu]
 
 
-def _make_session(config: pytest.Config, settings: Settings) -> Session:
+def launching_of(config: pytest.Config, *, on_cpu: bool = False) -> Launching:
+    """The launching of a session, which loads torch meanwhile if it is prepared before the session is made."""
+    launchings, settings = config.stash[STATE].launchings, settings_of(config)
+    if on_cpu not in launchings:
+        launchings[on_cpu] = _make_launching(config, settings.on_cpu() if on_cpu else settings)
+    return launchings[on_cpu]
+
+
+def _make_launching(config: pytest.Config, settings: Settings) -> Launching:
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
-    from pytest_distbench.run.confirm import Confirmer
     from pytest_distbench.run.launching import Launching
-    from pytest_distbench.run.session import Session
 
     state = config.stash[STATE]
     state.progress = state.progress or ProgressLine(config)
     state.interrupts = state.interrupts or Interrupts()
-    launching = Launching(
+    return Launching(
         settings,
         on_start=state.interrupts.listen,
         on_progress=state.progress.show,
@@ -129,6 +138,13 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         compared_with=state.against,
         root=config.rootpath,
     )
+
+
+def _make_session(config: pytest.Config, launching: Launching) -> Session:
+    from pytest_distbench.run.confirm import Confirmer
+    from pytest_distbench.run.session import Session
+
+    settings = launching.settings
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
     is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"
     confirmer = Confirmer(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
@@ -144,7 +160,7 @@ def check_device_for_workers(config: pytest.Config) -> None:
         return
     from pytest_distbench.errors import DistbenchError
 
-    session = _make_session(config, settings_of(config))
+    session = _make_session(config, _make_launching(config, settings_of(config)))
     try:
         session.check_device()
     except DistbenchError as error:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_distbench.judging.outcome import Strictness
-from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
@@ -15,7 +13,9 @@ from pytest_distbench.records.options import FAKE, Options
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # to read the options imports no rule
+    from pytest_distbench.judging.outcome import Strictness
+    from pytest_distbench.judging.terms import Terms
     from pytest_distbench.machine.gpus import Gpus
 
 
@@ -118,6 +118,8 @@ class Settings(Options):
 
     @property
     def policy(self) -> Strictness:
+        from pytest_distbench.judging.outcome import Strictness
+
         given = {"distbench-strict": self.strict, "distbench-fail-on-improvement": self.fail_on_improvement}
         return Strictness(options=frozenset(name for name in given if given[name]), no_baseline=self.no_baseline)
 

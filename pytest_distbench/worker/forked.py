@@ -12,6 +12,7 @@ it exists from Python 3.11 to 3.13, and has no public equivalent.
 
 from __future__ import annotations
 
+import _io
 import atexit
 import contextlib
 import functools
@@ -32,6 +33,10 @@ from typing import Any
 from pytest_distbench.errors import ConfigurationError
 
 TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper  # what ``NamedTemporaryFile`` returns
+FILE: type[Any] = _io._IOBase  # what all files inherit from; ``io.IOBase`` looks through all of its subclasses
+
+
+_PARENTS: list[Any] = []
 
 
 def place_sockets(folder: str) -> None:
@@ -46,7 +51,8 @@ def name_semaphores(prefix: str) -> None:
 def forget_parents_exit() -> None:
     """Leave exit handlers, finalizers and the resource tracker to the parent process."""
     atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    _PARENTS.append(weakref.finalize._registry)  # type: ignore[attr-defined] # to free it would copy its pages
+    weakref.finalize._registry = {}  # type: ignore[attr-defined]
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]

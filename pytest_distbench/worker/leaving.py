@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import dis
 import gc
-import io
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.units import and_more
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
+from pytest_distbench.worker.forked import FILE, TEMPORARY_FILE, run_exit_handlers, wait_for_threads
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
@@ -214,7 +213,9 @@ def _finish_files() -> None:
 
     Objects of the parent are frozen and not found here. Other objects are not touched, as their class may do anything.
     """
-    for held in [held for held in gc.get_objects() if issubclass(type(held), (io.IOBase, TEMPORARY_FILE))]:
+    kinds = {id(kind): kind for kind in map(type, gc.get_objects())}.values()  # a class may have a hash of its own
+    files = {id(kind) for kind in kinds if issubclass(kind, (FILE, TEMPORARY_FILE))}
+    for held in [held for held in gc.get_objects() if id(type(held)) in files]:
         with contextlib.suppress(Exception):  # closed, or its disk is full
             if isinstance(held, TEMPORARY_FILE):
                 held.close()

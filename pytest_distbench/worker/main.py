@@ -44,7 +44,7 @@ HOLD_S = 120.0  # how long a rank that did not pass waits to be ended: pytest lo
 def prepare() -> None:
     """Compute once, before ranks are forked, what each would compute: half of the CPU time of a short launch."""
     len(METRIC_KINDS)  # reads the rows of extensions
-    for record in (LaunchPlan, *WORKS.values()):
+    for record in (LaunchPlan, Trained, *WORKS.values()):
         msgspec.json.Decoder(record)  # which types its fields have is kept with the class
     find_collectives()
 

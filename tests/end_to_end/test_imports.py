@@ -57,6 +57,17 @@ def test_a_plain_run_loads_a_handful_of_our_modules_and_no_heavy_package(
     assert (_modules(result, "ALL") - plain) & HEAVY == set()
 
 
+def test_to_collect_tests_of_ours_imports_no_launch_and_no_rule(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(LAST_WORDS)
+    pytester.makepyfile(test_it="def test_it(distbench):\n    distbench.run(print)\n")
+    result = pytester.runpytest_subprocess("--collect-only", "-q", "--world-size=2")
+
+    result.stdout.fnmatch_lines(["test_it.py::test_it?ws2?"])
+    unused = ("run.launching", "run.session", "run.confirm", "launch.supervise", "judging.outcome", "report.terminal")
+    assert _modules(result, "OURS") & {f"pytest_distbench.{name}" for name in unused} == set()
+    assert _modules(result, "ALL") & {"torch", "numpy", "pandas", "psutil", "filelock"} == set()
+
+
 def _modules(result: pytest.RunResult, label: str) -> set[str]:
     lines = [line for line in result.outlines if line.startswith(f"{label} ")]
     assert len(lines) == 1

@@ -587,3 +587,78 @@ def test_measurements_in_the_teardown_of_a_fixture_are_reported_and_stored_too(p
 
     assert cases == [("ws2", "before"), ("ws2", ""), ("ws2", "after")]
     assert len(stored(made)) == 3
+
+
+PREPARED = """
+import os, sys
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
+from pytest_distbench.testing import StandInLauncher
+
+class Preparing(StandInLauncher):
+    def prepare(self, variables):
+        with open("prepared", "a") as file:
+            print(os.environ.get("PYTEST_XDIST_WORKER", "alone"), file=file)
+            print(*(name for name in sys.modules if name.startswith("pytest_distbench.run.confirm")), file=file)
+
+LAUNCHERS["preparing"] = LauncherKind(help="", make=lambda setup: Preparing(setup.session), holds_two=True)
+"""
+OTHERS = """
+    import pytest
+
+    def test_of_no_ranks():
+        pass
+
+    def body(rank):
+        pass
+
+    @pytest.mark.skip
+    def test_skipped(distbench):
+        distbench.run(body)
+
+    @pytest.mark.full
+    def test_slow(distbench):
+        distbench.run(body)
+"""
+"""Tests that launch nothing."""
+
+
+@pytest.fixture
+def preparing(project: Project) -> Project:
+    def make(test: str) -> pytest.Pytester:
+        made = project(test)
+        with (made.path / "conftest.py").open("a") as file:
+            file.write(PREPARED)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("test", "options"),
+    [
+        (TEST, ("--collect-only",)),
+        (TEST, ("--collect-only", "-q")),
+        (TEST, ("-k", "nothing")),
+        (TEST, ("-m", "nothing")),
+        (TEST, ("--deselect", "test_it.py")),
+        (OTHERS, ()),
+    ],
+)
+def test_a_run_that_launches_nothing_lets_no_launcher_load_torch(
+    preparing: Project, test: str, options: tuple[str, ...]
+) -> None:
+    made = preparing(test)
+    run(made, "--distbench-launcher=preparing", *options)
+
+    assert not (made.path / "prepared").exists()
+
+
+@pytest.mark.parametrize(("options", "process"), [((), "alone"), (("-n", "1"), "gw0")])
+def test_torch_is_loaded_once_by_who_launches_and_before_what_only_verdicts_need_is_imported(
+    preparing: Project, options: tuple[str, ...], process: str
+) -> None:
+    """Not by the controller of pytest-xdist. Runs in its own process, as this one has imported everything."""
+    made = preparing(TEST)
+    made.runpytest_subprocess("--distbench-launcher=preparing", *options).assert_outcomes(passed=1)
+
+    assert (made.path / "prepared").read_text() == f"{process}\n\n"

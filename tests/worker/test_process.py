@@ -381,6 +381,7 @@ def test_threads_that_ended_early_count_if_they_were_looked_at(
 ) -> None:
     """Their times go with them."""
     window = LoadWindow(os.getpid(), usable_cpus())
+    window.begin()
     process = start(COMPUTES.format(seconds=0.15))
     window.look()
     process.kill()
@@ -480,6 +481,7 @@ def test_the_version_of_mpi_is_that_of_the_library() -> None:
 def test_a_child_that_still_runs_counts_as_own_and_not_what_it_computed_before(start: Callable[..., object]) -> None:
     start(COMPUTES.format(seconds=0.3))
     window = LoadWindow(os.getpid(), usable_cpus())
+    window.begin()
     window.end()
 
     assert window.load is not None
@@ -487,6 +489,7 @@ def test_a_child_that_still_runs_counts_as_own_and_not_what_it_computed_before(s
     assert window.load.ran_s < 0.2
 
     window = LoadWindow(os.getpid(), usable_cpus())
+    window.begin()
     start(COMPUTES.format(seconds=0.15))
     start(STARTS_ONE, COMPUTES.format(seconds=0.15))
     window.end()
@@ -510,6 +513,7 @@ def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.P
 def test_threads_that_want_one_cpu_wait_for_it(start: Callable[..., subprocess.Popen[str]]) -> None:
     cpu = {min(usable_cpus())}
     window = LoadWindow(os.getpid(), frozenset(cpu))
+    window.begin()
     code = f"import os; os.sched_setaffinity(0, {cpu}); "
     both = [
         subprocess.Popen([sys.executable, "-c", code + "import time\nwhile time.process_time() < 0.2: pass"])

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ import psutil
 from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import cleans_up
-from pytest_distbench.worker.load import LoadWindow, usable_cpus
+from pytest_distbench.worker import load
+from pytest_distbench.worker.load import LoadWindow, read_proc, usable_cpus
 
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for it
     from pytest_distbench.records.plan import LaunchPlan
@@ -123,30 +124,28 @@ _PF_EXITING = 0x4  # a process's flag in the kernel (include/linux/sched.h)
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
-def find_marked(variable: str, value: str | None = None) -> list[psutil.Process]:
-    """Live processes, but for this one, that were started with a variable, of any value or one.
+def find_marked(variable: str, value: str | None = None, *, but: Collection[int] = ()) -> list[psutil.Process]:
+    """Live processes, but for this one and some, that were started with a variable, of any value or one.
 
     A forked process shows its parent's environment. Reading /proc is ten times faster than psutil; each launch does it.
     """
-    found = []
     text = f"\0{variable}=".encode() + (b"" if value is None else f"{value}\0".encode())
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(*_GONE, OSError):
-            if entry.name.isdecimal() and text in b"\0" + Path(entry.path, "environ").read_bytes():
-                process = psutil.Process(int(entry.name))
-                if process.pid != os.getpid() and _is_running(process):
-                    found.append(process)
-    return found
+    pids = {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {os.getpid(), *but}
+    return _running(pid for pid in pids if text in b"\0" + read_proc(f"/proc/{pid}/environ"))
 
 
-def family(pids: Iterable[int]) -> list[psutil.Process]:
-    found: dict[int, psutil.Process] = {}
+def family(pids: Iterable[int], *, but: Collection[int] = ()) -> list[psutil.Process]:
+    """Live processes of these ids and their descendants, but for some."""
+    return _running(pid for pid in load.below(pids, load.all_processes()) if pid not in but)
+
+
+def _running(pids: Iterable[int]) -> list[psutil.Process]:
+    found = []
     for pid in pids:
         with contextlib.suppress(*_GONE):
-            process = psutil.Process(pid)
-            for member in [process, *process.children(recursive=True)]:
-                found[member.pid] = member
-    return [process for process in found.values() if _is_running(process)]
+            if _is_running(process := psutil.Process(pid)):
+                found.append(process)
+    return found
 
 
 def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
@@ -188,11 +187,10 @@ def kill_descendants() -> None:
 
 def catches(pid: int, number: signal.Signals, mask: str = "SigCgt") -> bool:
     """Whether a process has a handler for a signal, or whether another mask of /proc/PID/status has it (proc(5))."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            name, _, bits = line.partition(":")
-            if name == mask:
-                return bool(int(bits, 16) >> (number - 1) & 1)
+    for line in read_proc(f"/proc/{pid}/status").decode(errors="replace").splitlines():
+        name, _, bits = line.partition(":")
+        if name == mask:
+            return bool(int(bits, 16) >> (number - 1) & 1)
     return False
 
 
@@ -222,10 +220,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
-    try:
-        return _is_running(psutil.Process(pid))
-    except _GONE:
-        return False
+    return state(pid)[0] not in ("", "Z", "X")
 
 
 def is_ending(pid: int) -> bool:
@@ -241,18 +236,13 @@ def is_ending(pid: int) -> bool:
 
 def state(pid: int) -> tuple[str, int]:
     """A process's state letter as in ``ps``, such as ``D`` for uninterruptible, and its flags; ("", 0) if gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return fields[0], int(fields[6])
-    return "", 0
+    fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split(None, 7)
+    return (fields[0].decode(), int(fields[6])) if len(fields) > 6 else ("", 0)
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, after SIGSTOP for example."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except _GONE:
-        return False
+    return state(pid)[0] == "T"
 
 
 def ending(code: int) -> str:
@@ -386,6 +376,8 @@ def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool
     """
     adopt_orphans()
     window = LoadWindow(os.getpid(), usable_cpus()) if looks else None
+    if window is not None:
+        window.begin()
     fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     try:
         child = subprocess.Popen(command, start_new_session=True)

@@ -98,12 +98,11 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes that launches left running: those with the session's mark, and those below the parent."""
-        found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
-        if self._parent is None:
-            return list(found.values())
-        found |= {p.pid: p for p in processes.family([self._parent.pid])}
-        return [p for pid, p in found.items() if pid not in self._parent.kept()]
+        """Processes that launches left running: with the session's mark or below the parent, but it and its store."""
+        kept: set[int] = set() if self._parent is None else self._parent.kept()
+        below = [] if self._parent is None else [self._parent.pid]
+        found = processes.find_marked(SESSION_VARIABLE, self.session, but=kept)
+        return list({p.pid: p for p in (*found, *processes.family(below, but=kept))}.values())
 
     def close(self) -> None:
         if self._parent is not None:

@@ -221,7 +221,7 @@ def test_a_process_on_its_way_out_is_seen_however_long_the_kernel_takes(
         "/proc/4711/stat": STAT.format(state, flags),
         "/proc/4711/status": f"Name:\ta b) c\nSigPnd:\t{0:016x}\nShdPnd:\t{pending:016x}\nSigCgt:\t{0:016x}\n",
     }
-    monkeypatch.setattr(Path, "read_text", lambda self, errors="strict": files[str(self)])
+    monkeypatch.setattr(processes, "read_proc", lambda path: files[path].encode())
 
     assert processes.is_ending(4711) is ending
     assert processes.state(4711)[0] == state

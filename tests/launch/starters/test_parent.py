@@ -103,3 +103,46 @@ def test_an_owner_that_dies_while_torch_is_loaded_leaves_no_socket_and_no_plan(t
 
     assert said == ""
     assert not list(launch.directory.iterdir())
+
+
+TWO_ORDERS = """
+import os
+from pathlib import Path
+from pytest_distbench.launch.starters import parent
+
+parent.TRAINING[:] = ["slow"]
+made = parent.fork_parent("run", [], [])
+code = "import os, sys; os._exit('slow' in sys.modules)"
+made.begin_fork("builtins:exec", code)
+made.begin_fork("builtins:exec", code, trains=True)
+while not os.path.exists("importing"):
+    pass
+made.begin_fork("builtins:exec", code)
+made.begin_fork("builtins:exec", code, trains=True)
+Path("go on").touch()
+pids = []
+while len(pids) < 4:
+    pids += [pid for word in made.take(60) if word.what == "forked" for pid in word.pids]
+print([made.code_of(pid, 60) for pid in pids], Path("importing").read_text().split() == [str(made.pid)], flush=True)
+made.end()
+os._exit(0)
+"""
+
+
+@pytest.mark.spawn
+def test_orders_that_come_while_a_parent_imports_wait_and_what_trains_is_imported_once(tmp_path: Path) -> None:
+    """Runs in its own process, which has one thread."""
+    (tmp_path / "slow.py").write_text("""
+import os
+
+with open("importing", "a") as file:
+    print(os.getpid(), file=file)
+while not os.path.exists("go on"):
+    pass
+""")
+    (tmp_path / "owner.py").write_text(TWO_ORDERS)
+    done = subprocess.run(
+        [sys.executable, "-u", "owner.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert done.stdout == "[0, 1, 1, 1] True\n", done.stderr
