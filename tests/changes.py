@@ -138,8 +138,8 @@ def decide_since(ref: str) -> dict[str, str]:
 
 def left_out(ref: str) -> dict[str, str]:
     """Why the files of rows of ``CONDITIONAL`` are skipped; those that run are left out."""
-    told = f"not run: nothing that it imports has changed since the merge base with {ref}; make nightly runs it"
-    return {begin: told for begin, reason in decide_since(ref).items() if not reason}
+    text = f"not run: nothing that it imports has changed since the merge base with {ref}; make nightly runs it"
+    return {begin: text for begin, reason in decide_since(ref).items() if not reason}
 
 
 def main(ref: str) -> None:

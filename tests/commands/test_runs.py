@@ -34,7 +34,7 @@ BROKEN = replace(GOOD, launches=[HUNG])
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code", "told"),
+    ("old", "new", "code", "text"),
     [
         ([FAST], [SLOW], 1, "!  step    15.02 ms  10.02 ms  +49.9 %"),
         ([SLOW], [SLOW], 0, ""),
@@ -48,12 +48,12 @@ BROKEN = replace(GOOD, launches=[HUNG])
     ],
 )
 def test_a_run_that_is_worse_lacks_a_case_or_cannot_be_judged_fails_a_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: Cases, new: Cases, code: int, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: Cases, new: Cases, code: int, text: str
 ) -> None:
     files = record(tmp_path / "a.json", *old), record(tmp_path / "b.json", *new)
 
     assert main(["compare", *files, "--fail"]) == code
-    assert told in capsys.readouterr()[code == 2]
+    assert text in capsys.readouterr()[code == 2]
 
 
 def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,14 +137,14 @@ def test_a_table_is_made_without_those_that_cannot_be(
     monkeypatch.setitem(
         FORMATS, "names", Format(write=lambda _, tables, out: out.writelines(map(str.encode, tables)), is_whole=True)
     )
-    told = f"the table 'launches' cannot be made: column 'ratio' of {__name__}: ZeroDivisionError: division by zero\n"
+    text = f"the table 'launches' cannot be made: column 'ratio' of {__name__}: ZeroDivisionError: division by zero\n"
 
     assert main(["report", run, "--table", "verdicts"]) == 0
     assert capsys.readouterr().err == ""
     assert main(["report", run, "--table", "launches"]) == 2
-    assert capsys.readouterr() == ("", f"distbench: {told}")
+    assert capsys.readouterr() == ("", f"distbench: {text}")
     assert main(["report", run, "--table", "control"]) == 2
-    assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {told}")
+    assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {text}")
     assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
     assert (tmp_path / "names").read_text() == "verdictsrecordenvironment"
-    assert capsys.readouterr().err == f"distbench: written without the parts that failed: {told}"
+    assert capsys.readouterr().err == f"distbench: written without the parts that failed: {text}"

@@ -310,7 +310,7 @@ def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many_with_a_step_be
 
 
 @pytest.mark.parametrize(
-    ("plan", "given", "told"),
+    ("plan", "given", "text"),
     [
         (
             [join(at_s=1), kill(at_s=60)],
@@ -337,9 +337,9 @@ def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many_with_a_step_be
     ],
 )
 def test_a_job_that_cannot_go_on_says_why(
-    run: Callable[..., SimulatedNodes], plan: list[Change], given: dict[str, Any], told: str
+    run: Callable[..., SimulatedNodes], plan: list[Change], given: dict[str, Any], text: str
 ) -> None:
-    with pytest.raises(CannotGoOn, match=told):
+    with pytest.raises(CannotGoOn, match=text):
         run(plan, **given)
 
 
@@ -366,7 +366,7 @@ class SimulatedScript:
 
 
 @pytest.mark.parametrize(
-    ("script", "steps", "told"),
+    ("script", "steps", "text"),
     [
         (SimulatedScript(trouble="the script reached no step"), 100, "the script reached no step"),
         (SimulatedScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
@@ -374,13 +374,13 @@ class SimulatedScript:
     ],
 )
 def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
-    tmp_path: Path, script: SimulatedScript, steps: int, told: str
+    tmp_path: Path, script: SimulatedScript, steps: int, text: str
 ) -> None:
     engine = SimulatedNodes(tmp_path / "timeline", steps=steps)
     job = replace(JOB, plan=[kill(at_s=1)])
     watch: Any = script
 
-    with pytest.raises(CannotGoOn, match=re.compile(told, re.DOTALL)):
+    with pytest.raises(CannotGoOn, match=re.compile(text, re.DOTALL)):
         Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
 
 

@@ -325,11 +325,11 @@ def test_it(elastic):
 
 
 @pytest.mark.parametrize(
-    ("stalled_s", "told"),
+    ("stalled_s", "text"),
     [(0.0, "*stall?change=kill 2 to 1?* 5* s* 5* s*"), (3.0, "*stall?change=kill 2 to 1?* 8* s* 5* s*+*")],
 )
 def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
-    project: Project, monkeypatch: pytest.MonkeyPatch, stalled_s: float, told: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, stalled_s: float, text: str
 ) -> None:
     made = project(ELASTIC)
     (made.path / ".gitignore").write_text("tmp/\n__pycache__/\n")
@@ -352,4 +352,4 @@ def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
     assert result.ret == bool(stalled_s)
     assert all(sides[i] != sides[i + 1] for i in range(0, len(sides), 2))
     assert len(sides) == 10
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([text])

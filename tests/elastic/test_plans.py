@@ -46,14 +46,14 @@ def test_a_drawn_plan_can_be_carried_out_and_a_seed_repeats_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         ({"nodes": 2}, r"draw: nodes=2; wanted the fewest and the most: \(1, 3\)"),
         ({"nodes": (3, 1)}, r"draw: nodes=\(3, 1\); wanted the fewest and the most"),
     ],
 )
-def test_a_plan_is_drawn_of_what_can_be(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_plan_is_drawn_of_what_can_be(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
         draw(**{"seed": 0, "nodes": (1, 3), "changes": 5, "period_s": 1.0, **arguments})
 
 
@@ -195,10 +195,10 @@ def test_a_plan_with_invalid_values_is_refused(plan, told):
 
 def test_plans_jobs_and_pools_are_described_in_words() -> None:
     changes = [join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)]
-    told = "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
-    assert replace(JOB, plan=changes).planned == told
-    told = "cycle(period_s=8, on=1, off=1, times=3, by='kill')"
-    assert replace(JOB, plan=cycle(8, times=3, by="kill")).planned == told
+    text = "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
+    assert replace(JOB, plan=changes).planned == text
+    text = "cycle(period_s=8, on=1, off=1, times=3, by='kill')"
+    assert replace(JOB, plan=cycle(8, times=3, by="kill")).planned == text
     assert JOB.planned == "no change"
 
     job = ElasticJob(

@@ -235,13 +235,13 @@ def test_a_node_that_ends_unasked_is_an_error(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "told"),
+    ("happens", "text"),
     [
         ("raises", "the serving failed in slot 1: no such model"),
         ("ends", r"the server in slot 1 ended with exit code 3; its log:\nlog of 1"),
     ],
 )
-def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: str) -> None:
+def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, text: str) -> None:
     world.job("train", 1, 2, steps=300)
     failed = event("server_failed", t=106, slot=1, error="no such model")
     acts: dict[str, Callable[[], None]] = {
@@ -251,7 +251,7 @@ def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: st
     world.at = [(106.0, acts[happens])]
     world.servers.load_s = 100.0
 
-    with pytest.raises(CannotGoOn, match=told):
+    with pytest.raises(CannotGoOn, match=text):
         world.run("elastic", 2, demand=[(2, 1)])
 
 

@@ -64,7 +64,7 @@ GONE = [event("worker_ended", t=15.0 + slot, slot=slot, pid=slot) for slot in (0
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "text"),
     [
         ([raised(14.0, LOST, generation=0)], ""),
         ([raised(14.0, ERROR, generation=0)], "the body raised in slot 1, generation 0: ValueError: no"),
@@ -75,9 +75,9 @@ GONE = [event("worker_ended", t=15.0 + slot, slot=slot, pid=slot) for slot in (0
     ],
 )
 def test_it_is_given_up_where_a_body_raised_or_a_worker_is_started_again_and_again(
-    two: Timeline, more: list[Event], told: str
+    two: Timeline, more: list[Event], text: str
 ) -> None:
-    with pytest.raises(CannotGoOn, match=told) if told else nullcontext():
+    with pytest.raises(CannotGoOn, match=text) if text else nullcontext():
         progress([*two.lines, *more], 0, 1)
 
 
@@ -125,7 +125,7 @@ def test_epochs_are_laid_end_to_end_unless_a_script_goes_back_or_counts_on() -> 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "texts", "told"),
+    ("pattern", "texts", "text"),
     [
         (r"step (\S+)", ["step 9", "step 0"], r"fell from 9 to 0 in one process, at 'step 0'. .*\(\?P<epoch>"),
         (r"step (\S+)", ["step 1.5"], "'1.5' is no whole number, of the line 'step 1.5'"),
@@ -136,13 +136,13 @@ def test_epochs_are_laid_end_to_end_unless_a_script_goes_back_or_counts_on() -> 
         ),
     ],
 )
-def test_an_invalid_step_number_is_an_error_with_its_line(pattern: str, texts: list[str], told: str) -> None:
-    with pytest.raises(ReadingError, match=told):
+def test_an_invalid_step_number_is_an_error_with_its_line(pattern: str, texts: list[str], text: str) -> None:
+    with pytest.raises(ReadingError, match=text):
         numbers(StepLines(pattern), *texts)
 
 
 @pytest.mark.parametrize(
-    ("reader", "told"),
+    ("reader", "text"),
     [
         (csv("log.csv", "step"), "a reader of csv; wanted lines"),
         (stdout(r"step (\d+)", rank="all"), "rank='all': the workers of a generation step together"),
@@ -150,8 +150,8 @@ def test_an_invalid_step_number_is_an_error_with_its_line(pattern: str, texts: l
         (stdout(r"(?P<value>\d+) (?P<speed>\d+)"), "group speed; known are value .*, epoch, loss, accuracy, top5, lr"),
     ],
 )
-def test_a_reader_that_finds_no_steps_is_refused(reader: Reader, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_reader_that_finds_no_steps_is_refused(reader: Reader, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
         check_pattern(reader)
 
 

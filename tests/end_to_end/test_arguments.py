@@ -180,7 +180,7 @@ def test_an_argument_is_taken_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("make_reader", "told"),
+    ("make_reader", "text"),
     [
         (lambda: stdout(r"(.)", better="best"), r"read\.stdout: better='best'; wanted one of higher, lower, .*"),
         (lambda: stdout(r"(.)", better=[]), r"read\.stdout: better=\[\]; wanted one of .*"),
@@ -193,8 +193,8 @@ def test_an_argument_is_taken_or_refused(
         (lambda: mllog("loss", at_most=1, at_least=2), r"read\.mllog: at_least=2 is more than at_most=1 .*"),
     ],
 )
-def test_a_reader_that_cannot_be_made_is_refused_at_its_line(make_reader: Callable[[], Reader], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told + r"\(test_arguments\.py:\d+\)"):
+def test_a_reader_that_cannot_be_made_is_refused_at_its_line(make_reader: Callable[[], Reader], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text + r"\(test_arguments\.py:\d+\)"):
         make_reader()
 
 
@@ -230,7 +230,7 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
 
 
 @pytest.mark.parametrize(
-    ("work", "told"),
+    ("work", "text"),
     [
         (body_with(tolerance=-1.5), "distbench.run: tolerance=-1.5; wanted a fraction from 0 to 5, such as 0.05"),
         (body_with(tolerance={"a": 0.1, "b": 10}), "distbench.run: tolerance['b']=10; wanted a fraction from 0 to 5"),
@@ -301,11 +301,11 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         ),
     ],
 )
-def test_an_error_has_what_was_wanted_and_found_the_call_and_the_line(work: Refused, told: str, tmp_path: Path) -> None:
+def test_an_error_has_what_was_wanted_and_found_the_call_and_the_line(work: Refused, text: str, tmp_path: Path) -> None:
     with pytest.raises(Misuse) as raised:
         work(make(tmp_path))
 
-    assert told in str(raised.value)
+    assert text in str(raised.value)
     assert "(test_arguments.py:" in str(raised.value)
 
 

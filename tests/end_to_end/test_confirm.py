@@ -264,7 +264,7 @@ def test_a_slow_loader_is_red_though_git_ignores_what_it_reads(project: Path, ru
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "text"),
     [
         (lambda project: None, "*its baseline is not committed: git add baselines/*"),
         (lambda project: (project / ".git").rename(project / "git"), "*the tests are not in a git repository*"),
@@ -272,14 +272,14 @@ def test_a_slow_loader_is_red_though_git_ignores_what_it_reads(project: Path, ru
     ids=["not committed", "no repository"],
 )
 def test_why_a_case_is_not_confirmed_is_one_line(
-    project: Path, run_inside: RunInside, spoil: object, told: str
+    project: Path, run_inside: RunInside, spoil: object, text: str
 ) -> None:
     make_baseline_faster(project)
     git(project, "reset", "--quiet", "--soft", "HEAD~1")
     assert callable(spoil)
     spoil(project)
     result = run_inside("--distbench-launches=:3")
-    result.stdout.fnmatch_lines([f"*? not confirmed by A/B: test_step[[]ws2]: {told}"])
+    result.stdout.fnmatch_lines([f"*? not confirmed by A/B: test_step[[]ws2]: {text}"])
 
 
 def test_always_confirms_what_is_not_suspicious_too(project: Path, run_inside: RunInside) -> None:
@@ -359,7 +359,7 @@ def record_another_environment(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "environment", "outcome", "told"),
+    ("code", "environment", "outcome", "text"),
     [
         # none as long as the first: Python would take what it compiled in the same second
         ("RATE = 1.0\nROUNDING = 1.0\n", False, "passed", "*still computes its own digits here: the code changed them"),
@@ -372,7 +372,7 @@ def record_another_environment(project: Path) -> None:
     ],
 )
 def test_digits_are_compared_with_those_that_the_baseline_commit_computes_here(
-    trained: Path, run_inside: RunInside, code: str, environment: bool, outcome: str, told: str
+    trained: Path, run_inside: RunInside, code: str, environment: bool, outcome: str, text: str
 ) -> None:
     if environment:
         record_another_environment(trained)
@@ -380,5 +380,5 @@ def test_digits_are_compared_with_those_that_the_baseline_commit_computes_here(
     result = run_inside("-rA")
 
     result.assert_outcomes(**{outcome: 1})
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([text])
     assert is_clean(trained)

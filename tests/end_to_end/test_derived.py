@@ -90,7 +90,7 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "text"),
     [
         (
             "lambda a, b: a['speed']",
@@ -103,11 +103,11 @@ def test_a_derived_regression_against_another_revision_fails(project: Project, m
         ("lambda a: 1.0", "*its function raised TypeError: *takes 1 positional argument but 2 were given*"),
     ],
 )
-def test_a_function_that_returns_no_number_is_an_error(project: Project, function: str, told: str) -> None:
+def test_a_function_that_returns_no_number_is_an_error(project: Project, function: str, text: str) -> None:
     made = make(project, test=TEST.replace('lambda a, b: a["step"] / b["step"]', function))
     result = run(made)
 
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([text])
     assert result.ret == 1
 
 

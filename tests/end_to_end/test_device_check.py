@@ -37,7 +37,7 @@ def made(project: Project) -> Iterator[pytest.Pytester]:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         (
             "The NVIDIA driver on your system is too old (found version 12040)",
@@ -48,14 +48,14 @@ def made(project: Project) -> Iterator[pytest.Pytester]:
     ],
 )
 def test_an_error_that_would_stop_every_test_is_reported_once_with_the_next_step(
-    made: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: str, told: str
+    made: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: str, text: str
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", error)
     result = run(made, "--gpu", "--distbench-launcher=here")
 
     assert result.ret == EXIT_USAGE
     where = "GPU 0 (NVIDIA H100 80GB HBM3; driver 570.124.06 runs CUDA 12.8 at most)"
-    result.stderr.fnmatch_lines([f"ERROR: --gpu: torch * cannot compute on {where}: {told}"])
+    result.stderr.fnmatch_lines([f"ERROR: --gpu: torch * cannot compute on {where}: {text}"])
     assert len(result.errlines) <= 2
 
 

@@ -351,21 +351,21 @@ def sharded(launch: Launch) -> dict[str, Fingerprint]:
 
 @pytest.mark.spawn
 @pytest.mark.parametrize(
-    ("fault", "told", "size"),
+    ("fault", "text", "size"),
     [
         ("all_reduce", "1 all_reduce of 3.906 KiB float32 was added", "32.72 KiB"),
         ("all_gather", "1 all_gather of 20 B float32 was added", "28.83 KiB"),
     ],
 )
 def test_a_change_in_undescribed_steps_is_reported_alone_for_sharded_trainings(
-    sharded: dict[str, Fingerprint], fault: str, told: str, size: str
+    sharded: dict[str, Fingerprint], fault: str, text: str, size: str
 ) -> None:
     """Gloo does a reduce_scatter_tensor with an all_reduce, and the recorder says so."""
     healthy, faulty = sharded["step[fault=]"], sharded[f"step[fault={fault}]"]
     [kind] = faulty.course["all"].others
     when = "every 4th step (2 of 8)"
 
-    assert differences(healthy, faulty) == [f"{when}: {told}", f"{when}: 28.81 KiB sent per rank became {size}"]
+    assert differences(healthy, faulty) == [f"{when}: {text}", f"{when}: 28.81 KiB sent per rank became {size}"]
     assert kind.collectives is not None
     assert {"all_gather_into_tensor", "reduce_scatter_tensor"} < {row.op for row in kind.collectives}
 

@@ -225,7 +225,7 @@ def test_repeats_of_a_test_are_compared_with_its_baseline(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "text"),
     [
         ("test_it.py::test_load", "test_it.py::test_other", "has a baseline already"),
         ("test_it.py::test_none", "test_it.py::test_other", "no baseline of test_it.py::test_none"),
@@ -235,11 +235,11 @@ def test_repeats_of_a_test_are_compared_with_its_baseline(
     ],
 )
 def test_a_move_that_cannot_be_says_why_and_moves_nothing(
-    recorded: pytest.Pytester, old: str, new: str, told: str
+    recorded: pytest.Pytester, old: str, new: str, text: str
 ) -> None:
     before = names(recorded)
     done = move(recorded, old, new)
 
     assert done.ret != 0
-    assert re.search(told, done.stderr.str())
+    assert re.search(text, done.stderr.str())
     assert names(recorded) == before

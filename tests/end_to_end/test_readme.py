@@ -117,7 +117,7 @@ def links(**slow_s: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("slow", "told"),
+    ("slow", "text"),
     [
         ({"rank1_rank3": 1e-3}, "rank 1 to rank 3: this link is slow (latency of 6 links)"),
         (
@@ -127,7 +127,7 @@ def links(**slow_s: float) -> str:
     ],
 )
 def test_a_failure_names_who_became_slow(
-    project: Project, monkeypatch: pytest.MonkeyPatch, slow: dict[str, float], told: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, slow: dict[str, float], text: str
 ) -> None:
     made = project("def body(rank):\n    pass\n\n\ndef test_links(distbench):\n    distbench.run(body)\n")
     monkeypatch.setenv("DISTBENCH_STAND_IN", links())
@@ -136,4 +136,4 @@ def test_a_failure_names_who_became_slow(
     result = run(made)
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*latency from rank ? to rank ? +900.0 %*", f"*{told}"])
+    result.stdout.fnmatch_lines(["*latency from rank ? to rank ? +900.0 %*", f"*{text}"])

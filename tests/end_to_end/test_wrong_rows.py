@@ -61,7 +61,7 @@ def test_step(distbench):
 
 
 @pytest.mark.parametrize(
-    ("conftest", "told"),
+    ("conftest", "text"),
     [
         (
             AROUND + 'Wrong.conditions = lambda self, request: {"cooling": 3}; AROUND["fans"] = Wrong',
@@ -85,14 +85,14 @@ def test_step(distbench):
         ),
     ],
 )
-def test_a_wrong_row_is_named(pytester: pytest.Pytester, conftest: str, told: str) -> None:
+def test_a_wrong_row_is_named(pytester: pytest.Pytester, conftest: str, text: str) -> None:
     pytester.makeconftest(conftest)
     pytester.makepyfile(test_it=STEP)
     launcher = "wrong" if "LAUNCHERS" in conftest else "stand-in"
     result = pytester.runpytest_inprocess("-p", "pytest_distbench.testing", f"--distbench-launcher={launcher}")
 
-    is_usage_error = told.startswith("ERROR: ")
-    (result.stderr if is_usage_error else result.stdout).fnmatch_lines([told.replace("[", "[[]")])
+    is_usage_error = text.startswith("ERROR: ")
+    (result.stderr if is_usage_error else result.stdout).fnmatch_lines([text.replace("[", "[[]")])
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
     assert result.ret == (pytest.ExitCode.USAGE_ERROR if is_usage_error else pytest.ExitCode.TESTS_FAILED)
 

@@ -86,6 +86,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str
 
 
 def test_an_unknown_cluster_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
-    told = r"cluster='h200': no file .*; wanted one ending in .toml, or one of h100-ib400"
-    with pytest.raises(DistbenchError, match=told):
+    text = r"cluster='h200': no file .*; wanted one ending in .toml, or one of h100-ib400"
+    with pytest.raises(DistbenchError, match=text):
         read_cluster("h200", tmp_path, KNOWN)

@@ -79,7 +79,7 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("does", "names", "told"),
+    ("does", "names", "text"),
     [
         (
             "echo Invalid partition >&2; exit 3",
@@ -91,21 +91,21 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
     ],
     ids=["ends", "twice on a host", "elsewhere"],
 )
-def test_relays_that_do_not_all_call_are_an_error(tmp_path: Path, does: str, names: list[str], told: str) -> None:
-    with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
+def test_relays_that_do_not_all_call_are_an_error(tmp_path: Path, does: str, names: list[str], text: str) -> None:
+    with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=text):
         made.take()
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told"),
+    ("hosts", "text"),
     [
         (["n1"], r"sh has ended \(exit code 0\) before all hosts called; 1 of 2 hosts have called \(n1\)"),
         (["n1", "n2", "n3"], "sh has started processes on n., n., n.; wanted 2"),
     ],
     ids=["too few", "too many"],
 )
-def test_too_few_or_too_many_hosts_are_an_error(tmp_path: Path, hosts: list[str], told: str) -> None:
-    with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
+def test_too_few_or_too_many_hosts_are_an_error(tmp_path: Path, hosts: list[str], text: str) -> None:
+    with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=text):
         made.take(until_the_end=True)
 
 
@@ -113,19 +113,19 @@ def test_a_command_that_outlives_all_that_it_started_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_END_S", 1.0)
-    told = r"sh goes on, though what it started on n., n. has ended; it must end with them"
+    text = r"sh goes on, though what it started on n., n. has ended; it must end with them"
     with (
         started(tmp_path, f"{on('n1', 'n2')}; sleep 60", module=DESCRIBE) as made,
-        pytest.raises(LauncherError, match=told),
+        pytest.raises(LauncherError, match=text),
     ):
         made.take(until_the_end=True)
 
 
 def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
-    told = r"1 of 2 hosts have called \(n1\), and not n2 within 10 s: .* Are they up\?"
+    text = r"1 of 2 hosts have called \(n1\), and not n2 within 10 s: .* Are they up\?"
     with (
         started(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
-        pytest.raises(NotCalled, match=told) as raised,
+        pytest.raises(NotCalled, match=text) as raised,
     ):
         made.take(limit_s=10.0)
 
@@ -215,7 +215,7 @@ def test_hosts_are_of_their_class_or_of_the_one_that_is_named_and_share_a_folder
 
 
 @pytest.mark.parametrize(
-    ("does", "gpu", "told"),
+    ("does", "gpu", "text"),
     [
         (says("cpu-a", "cpu-b"), False, r"different hardware: .* n1: 'cpu-a'; n2: 'cpu-b'"),
         (says("cpu-a", "cpu-a", torch="2.12.0"), False, r"have different software: n1: .*2\.13.*; n2: .*2\.12"),
@@ -225,8 +225,8 @@ def test_hosts_are_of_their_class_or_of_the_one_that_is_named_and_share_a_folder
     ],
     ids=["classes", "software", "no GPU", "one is silent", "not installed"],
 )
-def test_hosts_that_cannot_be_compared_are_refused(does: str, gpu: bool, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_hosts_that_cannot_be_compared_are_refused(does: str, gpu: bool, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
         described(does, gpu=gpu)
 
 

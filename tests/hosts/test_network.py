@@ -430,20 +430,20 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[SimulatedNetwork]
 
 
 @pytest.mark.parametrize(
-    ("after", "rate", "told"),
+    ("after", "rate", "text"),
     [
         ([passage(rate=478e6)], 478e6, "host 0 to host 1 reaches 478 Mbit/s by TCP; wanted 956.4"),
         ([], 956e6, "the process of its hosts has ended"),
     ],
 )
 def test_a_network_that_changed_during_a_launch_is_a_remark_on_it(
-    hosts: type[SimulatedNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
+    hosts: type[SimulatedNetwork], tmp_path: Path, after: list[Passage], rate: float, text: str
 ) -> None:
     hosts.found = [[passage()], after]
     failed = replace(PASSED, outcome="failed", reason="rank 0 raised", hosts=["host0", "host1"])
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
-    assert carried(failed) == replace(failed, remarks=[f"the network after it: {told}"])
+    assert carried(failed) == replace(failed, remarks=[f"the network after it: {text}"])
     assert [m.value for m in carried(PASSED).measurements] == [rate / 8, 2e-5]
 
 

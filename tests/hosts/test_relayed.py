@@ -252,14 +252,14 @@ def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise
 
 
 @pytest.mark.parametrize(
-    ("does", "told"),
+    ("does", "text"),
     [
         ("exec sleep 1000", "did not answer within 1 s"),
         ("read order", r"(has ended, or the connection to it|no longer accepts commands \(Broken pipe\))"),
     ],
 )
 def test_a_host_whose_relay_never_answers_is_lost_soon(
-    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch, does: str, told: str
+    plan: LaunchPlan, monkeypatch: pytest.MonkeyPatch, does: str, text: str
 ) -> None:
     monkeypatch.setattr(relayed, "_OPEN_S", 1.0)
     ours, theirs = socket.socketpair()
@@ -267,7 +267,7 @@ def test_a_host_whose_relay_never_answers_is_lost_soon(
         process = subprocess.Popen(["sh", "-c", does], stdin=theirs)
     host = Host("host0", line=ours, keeper=process, ranks=[0])
     site = RelayedSite(replace(plan, world_size=1), [host], meeting_point=("host0", 29500))
-    with pytest.raises(LauncherError, match=f"host host0: its relay {told}"):
+    with pytest.raises(LauncherError, match=f"host host0: its relay {text}"):
         site.start()
     site.close()
     assert process.returncode is not None

@@ -85,7 +85,7 @@ def test_it_knows_its_nodes_and_their_gpus(variables: dict[str, str], told: dict
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"SLURM_JOB_ID": ""}, r"SLURM_JOB_ID is not set: run it inside one, as salloc --nodes=2 pytest"),
         ({"PATH": "/nowhere"}, r"scontrol show hostnames n\[1-2\] does not answer: .* No such file .* 'scontrol'"),
@@ -93,9 +93,9 @@ def test_it_knows_its_nodes_and_their_gpus(variables: dict[str, str], told: dict
     ],
 )
 def test_a_missing_allocation_is_an_error_with_the_next_step(
-    variables: dict[str, str], changes: dict[str, str], told: str
+    variables: dict[str, str], changes: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=text):
         read_allocation({**variables, **changes})
 
 
@@ -145,10 +145,10 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
     write_srun(tmp_path, 'SLURMD_NODENAME=n1 "$@" & exec sleep 60')
     monkeypatch.setattr(calls, "CALL_S", 10.0)
 
-    told = (
+    text = (
         r"the nodes of job 7 do not all report .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
     )
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=text):
         slurm.describe(**WANTED)
 
 

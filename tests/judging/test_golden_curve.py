@@ -54,5 +54,5 @@ def test_a_divergence_is_described_in_the_scripts_own_words() -> None:
     assert "momentum" in found.suggest(words, is_each_update=True)
 
     of_epochs = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
-    told = "likely causes, within the first epoch: initialisation, data"
-    assert of_epochs.suggest(["epoch 0", "epoch 1"], is_each_update=False).startswith(told)
+    text = "likely causes, within the first epoch: initialisation, data"
+    assert of_epochs.suggest(["epoch 0", "epoch 1"], is_each_update=False).startswith(text)

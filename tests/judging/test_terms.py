@@ -185,7 +185,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"backend": "nccl"}, "backend was nccl and is gloo"),
         ({"world_size": 4}, "world_size was 4 and is 2"),
@@ -193,16 +193,16 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
         ({"kind": "job"}, ""),  # older files take a pool for a job
     ],
 )
-def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any], told: str) -> None:
+def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any], text: str) -> None:
     """Though a file may have the case's name: somebody has edited or copied it."""
     stored = replace(entry(1.0), workload="", conditions=replace(case().conditions, **changes))
     found = staleness(stored, case())
 
-    if not told:
+    if not text:
         assert found is None
         return
     assert found is not None
-    assert (found[0], told in found[1]) == ("other-workload", True)
+    assert (found[0], text in found[1]) == ("other-workload", True)
 
 
 def test_a_change_is_named_by_its_place() -> None:
@@ -213,9 +213,9 @@ def test_a_change_is_named_by_its_place() -> None:
         "is '4'; env was not set and is {}; env.A was '1' and is not set; and 1 more"
     )
 
-    told = "the case's parameters changed since the baseline; --distbench-update records it again; "
-    assert compare({}, {"extra": 3})[1] == told + "extra was not set and is 3"
-    assert compare({"extra": 3}, {})[1] == told + "extra was 3 and is not set"
+    text = "the case's parameters changed since the baseline; --distbench-update records it again; "
+    assert compare({}, {"extra": 3})[1] == text + "extra was not set and is 3"
+    assert compare({"extra": 3}, {})[1] == text + "extra was 3 and is not set"
 
     stored = replace(entry(1.0), workload="other", params={})
     found = staleness(stored, case())

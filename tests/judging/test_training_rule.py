@@ -152,7 +152,7 @@ FIRST_OTHER = "first other value: number"
 
 
 @pytest.mark.parametrize(
-    ("better", "then", "now", "told"),
+    ("better", "then", "now", "text"),
     [
         ("same", [4.1, 3.2, 2.5, 2.2], [4.1, 3.2, 2.6, 2.0], f"the first 2 values agree; {FIRST_OTHER} 3 (2.5 -> 2.6)"),
         ("floor", [0.3, 0.5, 0.7], [0.3, 0.5, 0.8], "number 3 (0.7 -> 0.8); better, but not the same training"),
@@ -162,7 +162,7 @@ FIRST_OTHER = "first other value: number"
     ],
 )
 def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_value(
-    better: Better, then: list[float], now: list[float], told: str
+    better: Better, then: list[float], now: list[float], text: str
 ) -> None:
     def of(values: list[float]) -> Sample:
         return Sample(name="m", unit="", better=better, value=values[-1], values=values)
@@ -170,7 +170,7 @@ def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_valu
     verdict = judge_samples([of(now)], stored_samples([of(then), of(then)]))
 
     assert verdict.kind == "changed"
-    assert verdict.reason.endswith(told)
+    assert verdict.reason.endswith(text)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_curve_beyond_the_tolerance_is_a_regression_that_names_step_and_cause(
     verdict = judged_curve([*GOLDEN[:1], 2.2, 2.0, 1.9, 1.8], GOLDEN, same_software=same_software)
 
     assert verdict.kind == "changed"
-    told = "diverges at step 2, differs by up to 5.7 %; likely causes, in the first"
-    assert told in verdict.reason
+    text = "diverges at step 2, differs by up to 5.7 %; likely causes, in the first"
+    assert text in verdict.reason
     assert verdict.facts["diverges_at_step"] == 2
 
 
@@ -308,7 +308,7 @@ EARLY = [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLD
 
 
 @pytest.mark.parametrize(
-    ("launches", "stored", "code", "told"),
+    ("launches", "stored", "code", "text"),
     [
         pytest.param([GOLDEN, from_value(2, 3e-3)], [], "no-baseline", "its launches differ", id="an update"),
         pytest.param([GOLDEN, GOLDEN, from_value(5, 8e-3)], [], "no-baseline", "its launches differ", id="late"),
@@ -321,11 +321,11 @@ EARLY = [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLD
     ],
 )
 def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seeded(
-    launches: Sequence[Sequence[float]], stored: Sequence[Sequence[float]], code: str, told: str
+    launches: Sequence[Sequence[float]], stored: Sequence[Sequence[float]], code: str, text: str
 ) -> None:
     verdict = judged_launches(*launches, baseline=stored, can_repeat=False)
 
-    assert (verdict.code, told in verdict.reason) == (code, True)
+    assert (verdict.code, text in verdict.reason) == (code, True)
     if code in ("no-baseline", "not-deterministic"):
         assert "this training does not repeat, as deterministic algorithms are off" in verdict.reason
         assert "seed" not in verdict.reason
@@ -340,12 +340,12 @@ def test_an_unseeded_training_is_reported_with_the_first_difference_and_a_remedy
     assert judged_launches(GOLDEN, from_value(1, 2e-4), from_value(3, 2e-4), baseline=[]).code == "unseeded"
 
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
-    told = "the first value on: seed it: call torch.manual_seed before the model is made; where the script takes the"
-    assert told in verdict.reason
+    text = "the first value on: seed it: call torch.manual_seed before the model is made; where the script takes the"
+    assert text in verdict.reason
 
     verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
-    told = "differ by up to 2.0e-02 from value 3 on: likely a race (a collective that nobody waits for,"
-    assert told in verdict.reason
+    text = "differ by up to 2.0e-02 from value 3 on: likely a race (a collective that nobody waits for,"
+    assert text in verdict.reason
 
     rounded = [GOLDEN[0], *(a * (1 + 2e-4) for a in GOLDEN[1:])]
     assert judged_launches(GOLDEN, rounded, baseline=[GOLDEN, rounded]).kind == "unchanged"
@@ -372,13 +372,13 @@ def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise()
     verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
     assert (first.kind, first.is_open) == ("changed", True)
     assert verdict.kind == "changed"
-    told = "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
-    assert verdict.reason.startswith(told)
+    text = "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
+    assert verdict.reason.startswith(text)
 
     verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
     assert verdict.kind == "changed"
-    told = "the 2 launches of this run agree, so it is seeded; likely causes, before any update: seed, init"
-    assert told in verdict.reason
+    text = "the 2 launches of this run agree, so it is seeded; likely causes, before any update: seed, init"
+    assert text in verdict.reason
 
     verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
     assert (verdict.code, verdict.reason) == ("unseeded", "the baseline's launches were seeded, this run's are not")

@@ -168,12 +168,12 @@ def test_a_rank_that_still_enters_collectives_when_its_time_is_up_does_not_hang(
 
 
 @pytest.mark.parametrize(
-    ("group", "told"), [(["1", "undefined"], "in group 1"), (["1"], "in group 1"), (["1", "pair"], "in group pair")]
+    ("group", "text"), [(["1", "undefined"], "in group 1"), (["1"], "in group 1"), (["1", "pair"], "in group pair")]
 )
-def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list[str], told: str) -> None:
+def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list[str], text: str) -> None:
     found, _ = entered(tmp_path, {"": {"entries": [entry(1, process_group=group)]}})
 
-    assert found.collective == f"all_reduce of float32[8] {told}"
+    assert found.collective == f"all_reduce of float32[8] {text}"
 
 
 def of_nccl(number: int, **changes: object) -> dict[str, object]:

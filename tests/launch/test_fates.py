@@ -439,7 +439,7 @@ SIZES = (
 
 
 @pytest.mark.parametrize(
-    ("sizes", "called", "told"),
+    ("sizes", "called", "text"),
     [
         ((32, 16), "all_reduce", "rank 1 got 32 B for 16 B in all_reduce at train.py:7 in exchange"),
         ((80, 8), "broadcast", "rank 1 got 80 B for 8 B in broadcast at train.py:7 in exchange"),
@@ -447,7 +447,7 @@ SIZES = (
     ],
 )
 def test_mismatched_collectives_are_reported_with_that_of_each_rank(
-    plan: LaunchPlan, heard: Heard, sizes: tuple[int, int], called: str, told: str
+    plan: LaunchPlan, heard: Heard, sizes: tuple[int, int], called: str, text: str
 ) -> None:
     plan.files.log(1).write_text(died_of(SIZES.format(*sizes), called=called))
     trace = (
@@ -460,12 +460,12 @@ def test_mismatched_collectives_are_reported_with_that_of_each_rank(
     survivor = replace(survivor, error=replace(survivor.error, traceback=trace))
 
     assert reason(plan, reports(survivor), heard, ended({1: -signal.SIGABRT})).startswith(
-        f"rank 1 first; collectives do not match: {told}; rank 0 was in reduce at train.py:3 in feed\nnext: "
+        f"rank 1 first; collectives do not match: {text}; rank 0 was in reduce at train.py:3 in feed\nnext: "
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "what", "told"),
+    ("kind", "what", "text"),
     [
         ("std::bad_alloc", "std::bad_alloc", "std::bad_alloc"),
         ("std::out_of_range", "map::at", "std::out_of_range: map::at"),
@@ -477,12 +477,12 @@ def test_mismatched_collectives_are_reported_with_that_of_each_rank(
     ],
 )
 def test_an_exception_of_c_that_nobody_caught_is_the_reason_and_the_users_frames_its_place(
-    plan: LaunchPlan, heard: Heard, kind: str, what: str, told: str
+    plan: LaunchPlan, heard: Heard, kind: str, what: str, text: str
 ) -> None:
     plan.files.log(1).write_text(died_of(what, kind=kind))
     [fate, _] = determine_fates(plan, reports(passed(0)), heard, ended({1: -signal.SIGABRT}))
 
-    assert merge_outcomes([fate], after_s=1.0)[1] == f"rank 1 killed by SIGABRT: {told}"
+    assert merge_outcomes([fate], after_s=1.0)[1] == f"rank 1 killed by SIGABRT: {text}"
     assert fate.waits_at == "train.py:7 in exchange, in all_reduce"
     assert "forkserver" not in f"{fate.log_tail}{fate.error}"
     assert fate.log_tail.startswith("step 1\n")

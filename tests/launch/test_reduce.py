@@ -237,7 +237,7 @@ def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[in
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "text"),
     [
         ({"unit": "ms"}, "about its unit (ranks 0-1: 's', rank 2: 'ms')"),
         ({"better": "higher"}, "about its direction (ranks 0-1: 'lower', rank 2: 'higher')"),
@@ -246,11 +246,11 @@ def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[in
         ({"identity": {"n": 1}}, "about its identity (ranks 0-1: {}, rank 2: {'n': 1})"),
     ],
 )
-def test_a_property_that_ranks_disagree_about_is_an_error_that_names_them(other: dict[str, object], told: str) -> None:
+def test_a_property_that_ranks_disagree_about_is_an_error_that_names_them(other: dict[str, object], text: str) -> None:
     ranks = [report(rank, 1.0) for rank in range(3)]
     ranks[2] = replace(ranks[2], observations=[replace(ranks[2].observations[0], **other)])
 
-    with pytest.raises(RecordingError, match=re.escape(told)):
+    with pytest.raises(RecordingError, match=re.escape(text)):
         merge(recorded(ranks))
 
 

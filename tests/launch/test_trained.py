@@ -70,7 +70,7 @@ TWO, THREE = rank_of("1", "2"), rank_of("1", "2", "3")
 
 
 @pytest.mark.parametrize(
-    ("ranks", "told"),
+    ("ranks", "text"),
     [
         ([TWO, TWO, TWO], ""),
         ([TWO, rank_of("9", "8"), TWO], "rank 1 holds other values than rank 0, from update 1 on: w"),
@@ -83,11 +83,11 @@ TWO, THREE = rank_of("1", "2"), rank_of("1", "2", "3")
     ],
 )
 def test_replicas_that_differ_are_named_with_the_updates_between_which_they_parted(
-    ranks: list[Trained], told: str
+    ranks: list[Trained], text: str
 ) -> None:
     found = replicas(*ranks)
 
-    assert ("" if found is None else found.facts[SAID]) == told
+    assert ("" if found is None else found.facts[SAID]) == text
     assert found is None or [(bound.side, bound.value) for bound in found.bounds] == [("most", 0)]
 
 

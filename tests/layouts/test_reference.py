@@ -215,15 +215,15 @@ TOO_SMALL = "wanted a batch of at least 8 samples, 2 for each of 4 ranks; found 
 
 
 @pytest.mark.parametrize(
-    ("train", "told"),
+    ("train", "text"),
     [
         (lambda run: run.train(nn.Sequential(run.model())), OTHER_NAME),
         (lambda run: run.train(run.model(), index=0, of=4, micro_batches=2), TOO_SMALL),
         (loop(spoil_weights=cut), r"first.weight is \(4, 4\) under the layout, and \(8, 4\) without it"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(train: Callable[[Pass], object], told: str) -> None:
-    with pytest.raises(BodyError, match=told):
+def test_what_cannot_be_compared_is_refused(train: Callable[[Pass], object], text: str) -> None:
+    with pytest.raises(BodyError, match=text):
         compared(train)
 
 

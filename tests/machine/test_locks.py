@@ -312,9 +312,9 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
     group = cpu_group(simulated.folder, 0)
     refusing = group if version == 1 else simulated.folder / "cgroup.subtree_control"
     refusing.symlink_to(tmp_path / "nowhere" / "file")
-    told = f"needs a control group that may be written: {re.escape(str(refusing))}: .*; run pytest as root"
+    text = f"needs a control group that may be written: {re.escape(str(refusing))}: .*; run pytest as root"
 
-    with pytest.raises(AroundUnavailable, match=told):
+    with pytest.raises(AroundUnavailable, match=text):
         make_group(group, 0.3)
 
 

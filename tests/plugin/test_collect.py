@@ -69,14 +69,14 @@ def test_sizes(distbench, size):
     short, long = run(made, "-rs"), run(made, "--distbench-full", "--distbench-update")
     after = run(made)
 
-    told = "distbench: 2 tests; how long they take is known once they have baselines; 2 slow tests deselected (--*"
+    text = "distbench: 2 tests; how long they take is known once they have baselines; 2 slow tests deselected (--*"
     short.stdout.fnmatch_lines(
-        ["collected 4 items / 2 deselected / 2 selected", told, "*= 2 passed, 2 deselected in *"]
+        ["collected 4 items / 2 deselected / 2 selected", text, "*= 2 passed, 2 deselected in *"]
     )
     long.assert_outcomes(passed=4)
     long.stdout.no_fnmatch_line("*slow test*")
-    told = "distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)"
-    after.stdout.fnmatch_lines([told])
+    text = "distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)"
+    after.stdout.fnmatch_lines([text])
     spread = made.runpytest_subprocess("-p", "no:cacheprovider", "-n2")
     spread.stdout.fnmatch_lines(["distbench: 2 slow tests deselected (--distbench-full runs them)"])
     after.stdout.no_fnmatch_line("*not used*")

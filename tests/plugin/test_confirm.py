@@ -167,8 +167,8 @@ def test_what_a_stopped_run_leaves_unconfirmed_is_run_again_as_what_failed(slowe
 def test_where_another_plugin_runs_tests_again_it_does(suspicious: pytest.Pytester) -> None:
     result = run(suspicious, "--reruns=1", "-p", "no:xdist", *SHORT)
 
-    told = "*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"
-    result.stdout.fnmatch_lines([told])
+    text = "*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"
+    result.stdout.fnmatch_lines([text])
 
 
 def suspect(takes_s: float, suspicion: float, *made_of: str) -> Any:

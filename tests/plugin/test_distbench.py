@@ -56,14 +56,14 @@ def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, l
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "text"),
     [
         ("0.90 0.91 0.89 0.90 0.91", "0.5 0.51 0.5 0.5 0.5", "efficiency -44.* % (threshold -*%)"),
         ("0.90 0.91", "0.72 0.728", "FAILED *- Regression: efficiency -20.* %*"),  # no launch can be added
     ],
 )
 def test_derived_metrics_are_judged_at_once_against_their_own_baseline(
-    project: Project, monkeypatch: pytest.MonkeyPatch, before: str, after: str, told: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, before: str, after: str, text: str
 ) -> None:
     made = project("""
         import os
@@ -77,7 +77,7 @@ def test_derived_metrics_are_judged_at_once_against_their_own_baseline(
     monkeypatch.setenv("EFF", after)
     result = run(made)
 
-    result.stdout.fnmatch_lines([told])
+    result.stdout.fnmatch_lines([text])
     assert result.ret == 1
 
 
@@ -101,7 +101,7 @@ NOT_HERE = "backend 'mpi' is not available here"
 
 
 @pytest.mark.parametrize(
-    ("backends", "ends", "told"),
+    ("backends", "ends", "text"),
     [
         (("mpi",), pytest.exit.Exception, f"--distbench-backend: {NOT_HERE}"),
         (("mpi", "ucc"), pytest.exit.Exception, f"--distbench-backend: {NOT_HERE}"),
@@ -109,12 +109,12 @@ NOT_HERE = "backend 'mpi' is not available here"
     ],
 )
 def test_a_backend_that_torch_has_not_skips_its_tests_and_ends_a_run_that_has_no_other(
-    tmp_path: Path, backends: tuple[str, ...], ends: type[BaseException], told: str
+    tmp_path: Path, backends: tuple[str, ...], ends: type[BaseException], text: str
 ) -> None:
     def call() -> None:
         raise BackendUnavailable("mpi", "this build of torch has gloo, fake", ["gloo", "fake"])
 
-    with pytest.raises(ends, match=told):
+    with pytest.raises(ends, match=text):
         made_up_distbench(Path(__file__), tmp_path, backend=backends).path.do(call)
 
 
@@ -128,8 +128,8 @@ def test_no_space_for_the_run_directory_is_an_error(project: Project, monkeypatc
     monkeypatch.setattr(tempfile, "mkdtemp", fail)
     result = run(made)
 
-    told = "cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"
-    result.stdout.fnmatch_lines([told])
+    text = "cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"
+    result.stdout.fnmatch_lines([text])
     assert result.ret == 1
 
 

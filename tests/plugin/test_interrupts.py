@@ -64,8 +64,8 @@ def test_a_first_interrupt_of_the_cleaning_up_prints_a_line_and_a_second_ends_it
     interrupts.hold_on()
     signal.raise_signal(number)
 
-    told = "distbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up"
-    assert capfd.readouterr().err.strip() == told
+    text = "distbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up"
+    assert capfd.readouterr().err.strip() == text
     assert handlers() == before
 
 

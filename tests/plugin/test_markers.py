@@ -104,8 +104,8 @@ OTHERS = """
 
 def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -> None:
     made = project(OTHERS)
-    told = "*takes keywords only, found (4,). If the marker is not ours: distbench_short_options = false *"
-    run(made, "--strict-markers").stderr.fnmatch_lines([told])
+    text = "*takes keywords only, found (4,). If the marker is not ours: distbench_short_options = false *"
+    run(made, "--strict-markers").stderr.fnmatch_lines([text])
     result = run(made, "--strict-markers", "-o", "distbench_short_options=false", "-v")
 
     result.stdout.fnmatch_lines([
@@ -223,8 +223,8 @@ def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(projec
     result = run(made, "--world-size", "3")
 
     result.assert_outcomes(passed=3, errors=2)
-    told = f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"
-    result.stdout.fnmatch_lines([told])
+    text = f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"
+    result.stdout.fnmatch_lines([text])
 
 
 def test_misspelt_names_of_metrics_are_warned_of(project: Project) -> None:
@@ -284,8 +284,8 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     )
 
     result.assert_outcomes(passed=1, warnings=1)
-    told = "*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"
-    result.stdout.fnmatch_lines([told])
+    text = "*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"
+    result.stdout.fnmatch_lines([text])
 
 
 @pytest.mark.parametrize(

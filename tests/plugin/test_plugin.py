@@ -185,9 +185,9 @@ def test_structure_has_baselines_for_all_machines_and_one_for_each_rank(structur
     assert '"better": "lower"' not in text
 
 
-@pytest.mark.parametrize(("software", "told"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])
+@pytest.mark.parametrize(("software", "text"), [("torch=9.9", "torch 2.13.0 -> 9.9"), ("mkl=2025", "mkl - -> 2025")])
 def test_other_software_makes_a_changed_exact_number_incomparable(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, told: str
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, software: str, text: str
 ) -> None:
     monkeypatch.setenv("DISTBENCH_STAND_IN_SOFTWARE", software)
     path = stored(recorded)[0]
@@ -195,7 +195,7 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
     result = run(recorded)
 
     result.stdout.fnmatch_lines(["x test_step?ws2? count: the number changed, and so did the software versions"])
-    result.stdout.fnmatch_lines([f"software differs from the baselines': {told} (*"])
+    result.stdout.fnmatch_lines([f"software differs from the baselines': {text} (*"])
     assert result.ret == 0
 
 
@@ -305,7 +305,7 @@ OTHER_FILE, NO_FOLDER = "is another kind of file, and would be lost*", "is no fo
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         (["--distbench-json=out/run.json"], f"*run.json cannot be written: *out {NO_FOLDER}"),
         (["--distbench-report=test_it.py"], f"*--distbench-report*: *test_it.py {OTHER_FILE}"),
@@ -320,7 +320,7 @@ OTHER_FILE, NO_FOLDER = "is another kind of file, and would be lost*", "is no fo
         (["--distbench-out=mine", "--distbench-json=a"], "*--distbench-out*: *mine/run.html is a folder; give a file*"),
     ],
 )
-def test_what_would_be_lost_or_cannot_be_written_is_refused(project: Project, options: list[str], told: str) -> None:
+def test_what_would_be_lost_or_cannot_be_written_is_refused(project: Project, options: list[str], text: str) -> None:
     made = project(TEST)
     before = (made.path / "test_it.py").read_text()
     (made.path / "out").write_text("a file, not a folder")
@@ -330,7 +330,7 @@ def test_what_would_be_lost_or_cannot_be_written_is_refused(project: Project, op
     (made.path / "logged" / "logs").write_text("a file, not a folder")
     result = run(made, *options)
 
-    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([text])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert (made.path / "test_it.py").read_text() == before
 
@@ -382,12 +382,12 @@ def test_ranks_that_share_a_gpu_are_compared_with_nothing(project: Project, gpus
 def test_baselines_that_git_ignores_are_reported_when_they_are_recorded(project: Project) -> None:
     made = project(TEST)
     git.run(made.path, "init", "--quiet")
-    told = "*git ignores the baselines that were recorded (*.gitignore:1: baselines): git add would leave them out*"
+    text = "*git ignores the baselines that were recorded (*.gitignore:1: baselines): git add would leave them out*"
     (made.path / ".gitignore").write_text("baselines\n")
 
-    run(made, "--distbench-update=new").stdout.fnmatch_lines([told])
-    run(made).stdout.no_fnmatch_line(told)
-    run(made, "--distbench-update=new", "--distbench-baselines=others").stdout.no_fnmatch_line(told)
+    run(made, "--distbench-update=new").stdout.fnmatch_lines([text])
+    run(made).stdout.no_fnmatch_line(text)
+    run(made, "--distbench-update=new", "--distbench-baselines=others").stdout.no_fnmatch_line(text)
 
 
 def test_a_run_that_cannot_be_compared_proposes_no_branch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,14 +481,14 @@ def test_a_store_that_pytest_takes_for_a_test_is_refused_before_names_change(pro
 
 
 @pytest.mark.parametrize(
-    ("hook", "told"),
+    ("hook", "text"),
     [
         ("pytest_itemcollected(item)", "interrupted before the first test: nothing is stored"),
         ("pytest_runtestloop(session)", "interrupted before the first test: nothing is stored; 1 was to follow"),
         ("pytest_runtest_setup(item)", "interrupted: 0 cases are stored, and nothing of the test that was running"),
     ],
 )
-def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: str, told: str) -> None:
+def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: str, text: str) -> None:
     made = project(TEST)
     made.makeconftest(f"""
         from pytest_distbench.errors import Terminated
@@ -499,7 +499,7 @@ def test_an_update_that_sigterm_ends_says_when_it_was(project: Project, hook: st
     result = run(made, "--distbench-update")
 
     assert result.ret == TERMINATED
-    assert told in result.stdout.lines
+    assert text in result.stdout.lines
     result.stdout.fnmatch_lines(["!*Terminated: SIGTERM*!"])
 
 

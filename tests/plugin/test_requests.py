@@ -51,7 +51,7 @@ NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at 
 
 
 @pytest.mark.parametrize(
-    ("call", "options", "told"),
+    ("call", "options", "text"),
     [
         ("65, oversubscribed=True", "", "*65 ranks; at most 64 can run here (32 a core, of 2)*"),
         (f"{MANY}, oversubscribed=True", "--gpu", "*not run: needs 4 ranks, 2 given*"),
@@ -62,15 +62,15 @@ NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at 
     ],
 )
 def test_a_call_that_cannot_run_as_asked_for_is_skipped_or_refused(
-    project: Project, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, call: str, options: str, told: str
+    project: Project, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, call: str, options: str, text: str
 ) -> None:
     """On two cores, with two GPUs: with GPUs each rank has its own, whatever the test says."""
     gpus(2)
     monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
     result = run(project(TEST.format(call)), *options.split(), "-rs")
 
-    result.assert_outcomes(**{"skipped" if "not run" in told else "failed": 1})
-    result.stdout.fnmatch_lines([told])
+    result.assert_outcomes(**{"skipped" if "not run" in text else "failed": 1})
+    result.stdout.fnmatch_lines([text])
 
 
 def test_a_quota_is_part_of_the_name(project: Project) -> None:

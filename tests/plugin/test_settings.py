@@ -24,11 +24,11 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
     assert sizes is None or (sizes == tuple(sorted(set(sizes))) and sizes[0] >= 1)
 
 
-def refused(made: pytest.Pytester, told: str, *arguments: str) -> None:
+def refused(made: pytest.Pytester, text: str, *arguments: str) -> None:
     """It ends before anything runs."""
     result = run(made, *arguments)
 
-    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([text])
     assert result.ret == EXIT_USAGE
 
 
@@ -135,8 +135,8 @@ def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(pro
     made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_no_baseline = shrug\n")
     result = run(made)
 
-    told = "--distbench-no-baseline (ini: distbench_no_baseline): 'shrug'; wanted one of warn, fail, skip"
-    assert result.stderr.lines == [f"ERROR: {told}", ""]
+    text = "--distbench-no-baseline (ini: distbench_no_baseline): 'shrug'; wanted one of warn, fail, skip"
+    assert result.stderr.lines == [f"ERROR: {text}", ""]
     assert "UsageError" not in result.stdout.str()
     assert result.ret == EXIT_USAGE
 
@@ -242,26 +242,26 @@ def test_ranks_of_other_hosts_need_no_gpu_and_no_core_of_this_one_and_wait_for_n
 def test_a_rank_of_another_host_cannot_have_the_terminal(project: Project) -> None:
     made = project(TEST)
     made.makeconftest(MANY_HOSTS)
-    told = "*distbench-attach*launcher far the ranks live on other hosts, which have no terminal*"
+    text = "*distbench-attach*launcher far the ranks live on other hosts, which have no terminal*"
 
-    refused(made, told, "--distbench-launcher=far", "--distbench-attach=0")
+    refused(made, text, "--distbench-launcher=far", "--distbench-attach=0")
 
 
 def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Project) -> None:
     made = project(TEST)
     (made.path / ".distbench").touch()
-    told = "*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"
+    text = "*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"
 
-    refused(made, told, "--distbench-trace")
+    refused(made, text, "--distbench-trace")
 
 
 def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
     pytester.makepyfile("def test_step(distbench): pass")
     pytester.makeini("[pytest]\n")
-    told = "*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"
+    text = "*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"
 
-    refused(pytester, told)
+    refused(pytester, text)
 
 
 def test_such_a_conftest_keeps_its_option_where_nothing_is_ours_or_the_ini_says_so(

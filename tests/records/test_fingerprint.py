@@ -13,7 +13,7 @@ def entry(**fields: object) -> FlightEntry:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "told"),
+    ("recorded", "text"),
     [
         (["0", "default_pg"], "default"),
         (["3", "undefined"], "group 3"),
@@ -23,8 +23,8 @@ def entry(**fields: object) -> FlightEntry:
         (["", ""], "unnamed group"),
     ],
 )
-def test_a_group_is_the_default_one_or_known_by_description_or_by_name(recorded: list[str], told: str) -> None:
-    assert entry(process_group=recorded).group == told
+def test_a_group_is_the_default_one_or_known_by_description_or_by_name(recorded: list[str], text: str) -> None:
+    assert entry(process_group=recorded).group == text
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_dtypes_have_torchs_names_and_ranks_are_written_as_ranges() -> None:
     assert [rank_ranges([0, 2, 3]), rank_ranges([0, 1], 2), rank_ranges([0, 1], 3)] == ["0,2-3", "all", "0-1"]
 
 
-@pytest.mark.parametrize(("recorded", "told"), [("nccl:all_reduce", "all_reduce"), ("", "collective")])
-def test_an_operation_has_its_torch_name(recorded: str, told: str) -> None:
-    assert entry(profiling_name=recorded).op == told
+@pytest.mark.parametrize(("recorded", "text"), [("nccl:all_reduce", "all_reduce"), ("", "collective")])
+def test_an_operation_has_its_torch_name(recorded: str, text: str) -> None:
+    assert entry(profiling_name=recorded).op == text

@@ -60,8 +60,8 @@ def test_people_get_aligned_text_and_markdown_and_parquet_is_for_files() -> None
 
     section = replace(SECTION, footer=["# <img src=x onerror=a>", "# Avg bus bandwidth: 1"])
     below = written("markdown", section).decode().rpartition("\n\n")[2]
-    told = "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"
-    assert MarkdownIt("gfm-like").render(below) == told
+    text = "<p>#<!-- --> &lt;img src=x onerror=a&gt;<br>\n#<!-- --> Avg bus bandwidth: 1<br></p>\n"
+    assert MarkdownIt("gfm-like").render(below) == text
 
 
 def everything() -> RunRecord:

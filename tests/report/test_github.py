@@ -104,15 +104,15 @@ def test_a_run_that_could_compare_nothing_says_so_in_one_line_everywhere(cases: 
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "text"),
     [
         (verdict("equal", better="exact"), ""),
         (verdict("no-baseline", better="exact"), ""),
         (verdict("within-threshold"), "judged nothing but memory and timings: test_a[ws2] tokens: the number"),
     ],
 )
-def test_a_run_that_compared_something_judged_that(other: Finding, told: str) -> None:
-    assert judged_nothing([UNCOMPARED, result(other)])[: len(told) or None] == told
+def test_a_run_that_compared_something_judged_that(other: Finding, text: str) -> None:
+    assert judged_nothing([UNCOMPARED, result(other)])[: len(text) or None] == text
 
 
 def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tmp_path: Path) -> None:

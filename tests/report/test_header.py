@@ -43,8 +43,8 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
 
     assert lines(tmp_path, update="new")[-1] == "distbench: recording baselines (update=new): 3 launches a case"
 
-    told = "distbench: interleaved A/B against main; stored baselines are not used"
-    assert lines(tmp_path, against="main")[1:] == [told]
+    text = "distbench: interleaved A/B against main; stored baselines are not used"
+    assert lines(tmp_path, against="main")[1:] == [text]
 
 
 def test_where_nothing_is_stored_one_line_says_how_a_second_run_compares(tmp_path: Path) -> None:

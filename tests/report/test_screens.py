@@ -201,8 +201,8 @@ def test_a_run_is_a_sentence_that_says_why_cases_failed() -> None:
     both = in_words([failed(CHANGED, verdict("beyond-threshold")), quiet])
     assert both == "1 of 2 cases failed: the communication changed and a timing regressed in test_a[ws2]"
     assert in_words([learned] * 2) == "2 of 2 cases failed: the loss diverges from the baseline in both"
-    told = "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"
-    assert in_words([slower] * 3 + [sent]) == told
+    text = "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"
+    assert in_words([slower] * 3 + [sent]) == text
 
 
 @pytest.mark.parametrize(

@@ -119,21 +119,21 @@ def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
     assert confirm_case(Pairs(slower), case, rerun(case))[::2] == (kind, LOOKS[0])
 
 
-@pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "environment", "beyond"), (0.71, "unchanged", "within")])
-def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str) -> None:
+@pytest.mark.parametrize(("now", "kind", "text"), [(1.0, "environment", "beyond"), (0.71, "unchanged", "within")])
+def test_the_same_tree_is_launched_again_alone(now: float, kind: str, text: str) -> None:
     case = suspect(is_itself=True)
     found, reason, pairs = confirm_case(Alone(now), case, rerun(case))
 
     assert (found, pairs) == (kind, 0)
     assert reason.startswith("the code equals the baseline commit 3f2a91c0d4")
-    assert f"3 more launches are {told} its noise" in reason
+    assert f"3 more launches are {text} its noise" in reason
 
 
 SLOWER = "slower in one set of processes"
 
 
 @pytest.mark.parametrize(
-    ("trees", "kind", "told", "pairs"),
+    ("trees", "kind", "text", "pairs"),
     [
         ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in a second one (+0.0 % over 3)", 3),
         ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in a second one (-20.? % over 3)", 3),
@@ -145,13 +145,13 @@ SLOWER = "slower in one set of processes"
     ],
 )
 def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
-    trees: tuple[float, float], kind: str, told: str, pairs: int
+    trees: tuple[float, float], kind: str, text: str, pairs: int
 ) -> None:
     case, second = suspect(), Pairs(trees[1])
     found, reason, _ = confirm_case(Pairs(trees[0]), case, rerun(case), exchanged=second)
 
     assert (found, len(second)) == (kind, pairs)
-    assert fnmatch(reason, told)
+    assert fnmatch(reason, text)
 
 
 @pytest.mark.parametrize(

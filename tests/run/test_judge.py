@@ -72,8 +72,8 @@ def test_a_link_out_of_the_repository_is_not_written_through(changed: Path, tmp_
     (changed / "pkg" / "step_test.py").unlink()
     (changed / "pkg").rmdir()
     (changed / "pkg").symlink_to(outside)
-    told = r"pkg/step_test\.py: the change has put a link out of the repository"
-    with made_ready(AGAINST) as (judged, _, _), pytest.raises(ConfigurationError, match=told):
+    text = r"pkg/step_test\.py: the change has put a link out of the repository"
+    with made_ready(AGAINST) as (judged, _, _), pytest.raises(ConfigurationError, match=text):
         judged.take_over(TYPICAL, [])
     assert list(outside.iterdir()) == []
 
@@ -136,14 +136,14 @@ def test_what_is_installed_in_the_working_tree_is_imported_from_the_base(
 def test_temporary_files_in_the_repository_are_refused(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest would look for an ini file there, above the base."""
     monkeypatch.setattr("tempfile.tempdir", str(changed / "tmp"))
-    told = r"TMPDIR is in the repository.*; wanted TMPDIR=/tmp or another"
-    with pytest.raises(ConfigurationError, match=told), made_ready(AGAINST):
+    text = r"TMPDIR is in the repository.*; wanted TMPDIR=/tmp or another"
+    with pytest.raises(ConfigurationError, match=text), made_ready(AGAINST):
         pass
     assert list((changed / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         ([], "give --distbench-against REF on the command line"),
         (["--distbench-against=HEAD", "--distbench-judge=candidate"], "it is the base that judges here"),
@@ -151,9 +151,9 @@ def test_temporary_files_in_the_repository_are_refused(changed: Path, monkeypatc
         (["--distbench-against=nowhere"], "has no commit of that name"),
     ],
 )
-def test_what_the_base_cannot_run_is_an_error_before_anything_runs(changed: Path, given: list[str], told: str) -> None:
+def test_what_the_base_cannot_run_is_an_error_before_anything_runs(changed: Path, given: list[str], text: str) -> None:
     (changed / "test_new.py").touch()
-    with pytest.raises(ConfigurationError, match=told), made_ready(given):
+    with pytest.raises(ConfigurationError, match=text), made_ready(given):
         pass
     assert git(changed, "worktree", "list").count("\n") == 1
 
@@ -166,6 +166,6 @@ def test_a_folder_that_the_base_has_not_and_a_copy_of_ours_that_differs_are_erro
     with pytest.raises(ConfigurationError, match=r"has no folder .*/new: run it from above"), made_ready(AGAINST):
         pass
     monkeypatch.setattr(judge, "PACKAGE", changed / "new")
-    told = r"is the candidate's own: new/a\.py differs from HEAD"
-    with pytest.raises(ConfigurationError, match=told), made_ready(AGAINST):
+    text = r"is the candidate's own: new/a\.py differs from HEAD"
+    with pytest.raises(ConfigurationError, match=text), made_ready(AGAINST):
         pass

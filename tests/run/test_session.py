@@ -67,7 +67,7 @@ class Counted(Source):
 
 
 class Opened(CaseComparison):
-    """A reference whose answer stays open until there are so many launches."""
+    """A comparison that is undecided until there are so many launches."""
 
     def __init__(self, until: int, fewest: int = 0) -> None:
         super().__init__(REQUEST)

@@ -41,8 +41,8 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
 
     beside = OtherSideRecord(kind="paired", name="main (3f2a91c0d4)")
     assert take(result(*FIVE, reference=beside, verdicts=[verdict("within-threshold")])) is None
-    told = r"compared with main \(3f2a91c0d4\) by interleaved A/B, .* without --distbench-against"
-    with pytest.raises(NotABaseline, match=told):
+    text = r"compared with main \(3f2a91c0d4\) by interleaved A/B, .* without --distbench-against"
+    with pytest.raises(NotABaseline, match=text):
         take(result(*FIVE, reference=beside, verdicts=[verdict("beyond-threshold"), verdict("within-threshold")]))
 
     stored = replace(entry(0.001, 0.002), workload=result(0.004).case.workload)

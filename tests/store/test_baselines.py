@@ -244,8 +244,8 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: Baselines) -> N
     other = "_above_/b/test_a.py::t"
 
     for use in (store.read, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.of_test(test)):
-        told = r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
-        with pytest.raises(StoredFileError, match=told):
+        text = r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
+        with pytest.raises(StoredFileError, match=text):
             use(other, KEY)
 
 

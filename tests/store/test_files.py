@@ -123,19 +123,19 @@ def test_a_file_is_written_through_a_link_which_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "text"),
     [
         (os.mkfifo, "nobody reads from this pipe"),
         (os.mkdir, r"Is a directory\. Give a writable place"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     ],
 )
-def test_what_cannot_be_written_is_an_error_and_stays(tmp_path: Path, make: Callable[[Path], None], told: str) -> None:
+def test_what_cannot_be_written_is_an_error_and_stays(tmp_path: Path, make: Callable[[Path], None], text: str) -> None:
     path = tmp_path / "drawing.json"
     make(path)
     before = path.lstat()
 
-    with pytest.raises(StoredFileError, match=f"cannot write: {told}"):
+    with pytest.raises(StoredFileError, match=f"cannot write: {text}"):
         DRAWINGS.write(path, DRAWN)
     after = path.lstat()
     assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)

@@ -235,11 +235,11 @@ TEXTS: dict[str, tuple[str, str, str]] = {
 def watchdog_log(why: str, *, frames: int = 24) -> str:
     """A rank's log as the watchdog leaves it: the reason (a text, or LATE) stands above so many lines of C++ frames."""
     head = f"[rank0]:[E1121 10:00:00.000000001 ProcessGroupNCCL.cpp:697] {why}\n" if why == LATE else ""
-    told = f"{_WATCHDOG}{why}\nException raised from checkTimeout at /pytorch/torch/csrc/ProcessGroupNCCL.cpp:686\n"
+    text = f"{_WATCHDOG}{why}\nException raised from checkTimeout at /pytorch/torch/csrc/ProcessGroupNCCL.cpp:686\n"
     stack = "".join(
         f"frame #{i}: c10d::ProcessGroupNCCL::Watchdog::runLoop() + 0x{i:x} (0x7f in libtorch_cuda.so)\n"
         for i in range(frames)
     )
     end = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
-    first = f"[rank0]:[E1121 10:01:00.000000001 ProcessGroupNCCL.cpp:2057] {told}{stack}\n"
-    return f"{head}{first}{end}  what():  {told}{stack}"
+    first = f"[rank0]:[E1121 10:01:00.000000001 ProcessGroupNCCL.cpp:2057] {text}{stack}\n"
+    return f"{head}{first}{end}  what():  {text}{stack}"

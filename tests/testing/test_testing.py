@@ -106,7 +106,7 @@ ONE = {"step": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("described", "variables", "told"),
+    ("described", "variables", "text"),
     [
         ([1.0], {}, r"wanted a mapping from metrics to values, found \[1\.0\]; write params="),
         ({"a!fast": 1.0}, {}, r"'a!fast': unknown kind 'fast'; known are .*lower"),
@@ -126,9 +126,9 @@ ONE = {"step": 1.0}
     ],
 )
 def test_what_cannot_be_read_is_an_error_that_shows_it(
-    launch: Launch, described: object, variables: dict[str, str], told: str
+    launch: Launch, described: object, variables: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(LauncherError, match=told):
+    with pytest.raises(LauncherError, match=text):
         launch(described, **variables)
 
 

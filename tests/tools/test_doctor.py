@@ -26,20 +26,20 @@ from pytest_distbench.tools.doctor import Level, found, release, report
 
 
 @pytest.mark.parametrize(
-    ("levels", "told"),
+    ("levels", "text"),
     [
         (["warn", "warn"], "2 warnings: usable, but expect noisy timings"),
         (["fail"], "1 failed, so tests cannot run here yet; 0 warnings"),
         (["fail", "warn"], "1 failed, so tests cannot run here yet; 1 warning"),
     ],
 )
-def test_warnings_are_counted(levels: list[Level], told: str) -> None:
+def test_warnings_are_counted(levels: list[Level], text: str) -> None:
     lines = []
     with pytest.raises(NegativeError) if "fail" in levels else contextlib.nullcontext():
         for line in report(found(level, "x", "y") for level in levels):
             lines.append(line)
 
-    assert lines[-1].startswith(told)
+    assert lines[-1].startswith(text)
 
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -282,8 +282,8 @@ def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_
     store.write(TEST, KEY, entry(1.0, 1.0, 1.0, tolerance=0.3))
     [steady] = doctor.baselines(tmp_path, {})
     assert (steady.code, steady.differences) == ("ok", [])
-    told = f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
-    assert steady.reason.endswith(told)
+    text = f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
+    assert steady.reason.endswith(text)
 
     path = store.write(TEST, "ws4.gloo.warm", entry(1.0, 2.0, 0.5))
     [noisy] = doctor.baselines(tmp_path, {})

@@ -126,14 +126,14 @@ def test_where_this_package_came_from_is_where_runners_get_it(
     assert init_module.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
     lines = init(capsys, repository)
-    told = "pytest-distbench==0.1.0 was not installed from an index. Unless runners find it on one,"
-    begin = lines.index(told)
+    text = "pytest-distbench==0.1.0 was not installed from an index. Unless runners find it on one,"
+    begin = lines.index(text)
 
     for line, path in zip(lines[begin + 2 : begin + 4], WORKFLOWS, strict=True):
         place, number = line.split(":")
         assert place == f"  {path}"
         assert "DISTBENCH: " in (repository / path).read_text().splitlines()[int(number) - 1]
-    assert told in init(capsys, repository)  # until another one stands there
+    assert text in init(capsys, repository)  # until another one stands there
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])

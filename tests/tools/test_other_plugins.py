@@ -172,8 +172,8 @@ def test_a_changed_interface_is_reported_and_fails_nothing(project: Project, mon
     monkeypatch.delattr(pytest_benchmark.fixture.BenchmarkFixture, "pedantic")
     result = run(project(TEST), "--benchmark-only")
 
-    told = "distbench: pytest-benchmark did not take our results, its interface changed: *pedantic*"
-    result.stdout.fnmatch_lines([told])
+    text = "distbench: pytest-benchmark did not take our results, its interface changed: *pedantic*"
+    result.stdout.fnmatch_lines([text])
     assert result.ret == 0
 
 
@@ -237,7 +237,7 @@ ONE_OF_FIVE = "7 metrics (1 regressed, 6 unchanged), *"
 
 
 @pytest.mark.parametrize(
-    ("module", "options", "failed", "passed", "told"),
+    ("module", "options", "failed", "passed", "text"),
     [
         ("pytest_asyncio", "-p asyncio -o asyncio_default_fixture_loop_scope=function", 1, 3, ONE_OF_FIVE),
         ("pytest_cov", "-p pytest_cov --cov=test_it", 1, 3, ONE_OF_FIVE),
@@ -250,7 +250,7 @@ ONE_OF_FIVE = "7 metrics (1 regressed, 6 unchanged), *"
     ],
 )
 def test_each_case_is_judged_once_by_its_own_baseline_if_another_plugin_is_there(
-    project: Project, module: str, options: str, failed: int, passed: int, told: str
+    project: Project, module: str, options: str, failed: int, passed: int, text: str
 ) -> None:
     pytest.importorskip(module)
     made = project(CASES)
@@ -261,7 +261,7 @@ def test_each_case_is_judged_once_by_its_own_baseline_if_another_plugin_is_there
     made.path.joinpath("slow").touch()
     found = made.runpytest_subprocess(*options.split(), "--distbench-update=new", "--distbench-prune")
 
-    found.stdout.fnmatch_lines([told])
+    found.stdout.fnmatch_lines([text])
     found.stdout.no_fnmatch_line("*WITHOUT A TEST*")
     outcomes = found.parseoutcomes()
     assert (outcomes.get("failed", 0), outcomes["passed"]) == (failed, passed)

@@ -143,7 +143,7 @@ def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_help
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["HEAD"], "shrink HEAD: no test; wanted distbench shrink REF -- test_a.py::test_b"),
         (["nowhere", "--", "test_it.py"], "has no commit of that name"),
@@ -154,14 +154,14 @@ def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_help
     ],
 )
 def test_what_cannot_be_shrunk_is_an_error_that_says_why(
-    arguments: list[str], told: str, project: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
+    arguments: list[str], text: str, project: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     del inside
     (project / "test_it.py").write_text(f"{TEST}\n# changed\n")
     code, _, error = shrunk(capfdbinary, *arguments)
 
     assert code == 2
-    assert told in error
+    assert text in error
     assert left(project)[-1] == set()
 
 

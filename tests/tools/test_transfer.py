@@ -41,8 +41,8 @@ def test_every_file_is_recognised_by_what_is_in_it(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"numCycle,collective,ranks\n0,AllReduce,8\n", b"step: 3 ms\n"])
 def test_an_unknown_format_says_what_is_known(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run").write_bytes(content)
-    told = r"of no format that can be imported\. Known are the output of nccl-tests and rccl"
-    with pytest.raises(StoredFileError, match=told):
+    text = r"of no format that can be imported\. Known are the output of nccl-tests and rccl"
+    with pytest.raises(StoredFileError, match=text):
         read_perf_output(tmp_path / "run")
 
 

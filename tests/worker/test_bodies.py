@@ -160,7 +160,7 @@ OPERATIONS = "NUMBER = 3\ndef something(): pass\nclass Some:\n    def thing(self
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "text"),
     [
         ("nothing.thing", "my_operations.py has no 'nothing'; a body is"),
         ("something.more", "my_operations.py::something is a function without 'more'; a body is"),
@@ -170,13 +170,13 @@ OPERATIONS = "NUMBER = 3\ndef something(): pass\nclass Some:\n    def thing(self
     ],
 )
 def test_an_invalid_body_is_an_error_with_the_line_of_the_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, text: str
 ) -> None:
     file = tmp_path / "my_operations.py"
     file.write_text(OPERATIONS)
     monkeypatch.setitem(sys.modules, "my_operations", ModuleType("my_operations"))  # it is put back
 
-    with pytest.raises(BodyError, match=rf"{told}.* \(given at test_a\.py:12\)"):
+    with pytest.raises(BodyError, match=rf"{text}.* \(given at test_a\.py:12\)"):
         bodies.load(BodyReference(file=str(file), function=function, given_at="test_a.py:12"))
 
 

@@ -134,8 +134,8 @@ def test_a_rank_that_cannot_reach_its_line_says_so_in_its_log_and_to_whoever_sta
         capture_output=True,
         text=True,
     )
-    told = "cannot reach pytest: No such file or directory"
+    text = "cannot reach pytest: No such file or directory"
 
     assert done.returncode == 1
-    assert f"rank 1 on {os.uname().nodename} {told}" in done.stderr
-    assert told in plan.files.log(1).read_text()
+    assert f"rank 1 on {os.uname().nodename} {text}" in done.stderr
+    assert text in plan.files.log(1).read_text()

@@ -212,7 +212,7 @@ OUTLIVED = r"phase\('send'\) of the loop 'step' was not left in its own iteratio
 
 
 @pytest.mark.parametrize(
-    ("body", "told", "kept"),
+    ("body", "text", "kept"),
     [
         (enters_twice, "'phase/load' is recorded twice", ["phase/load"]),
         (outlives, OUTLIVED, ["step"]),
@@ -226,9 +226,9 @@ OUTLIVED = r"phase\('send'\) of the loop 'step' was not left in its own iteratio
     ],
 )
 def test_a_phase_that_is_used_otherwise_is_an_error_and_leaves_none_open(
-    rank: RankContext, body: Callable[[RankContext], object], told: str, kept: list[str]
+    rank: RankContext, body: Callable[[RankContext], object], text: str, kept: list[str]
 ) -> None:
-    with pytest.raises(RecordingError, match=told):
+    with pytest.raises(RecordingError, match=text):
         body(rank)
     with rank.phase("after"):
         pass

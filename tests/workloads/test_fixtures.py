@@ -148,19 +148,19 @@ def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collect
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ({"sizes": "nccl-tests", "most": 2**16}, "smallest message has 32 MiB, --distbench-max-message is 64 KiB"),
         ({"transport": "ring"}, "nccl can use 'ring', and gloo cannot choose"),
     ],
 )
-def test_a_sweep_that_cannot_be_here_is_skipped(options: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match=told):
+def test_a_sweep_that_cannot_be_here_is_skipped(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match=text):
         sweep(tmp_path, "all_reduce", **options)
 
 
 @pytest.mark.parametrize(
-    ("shape", "arguments", "told"),
+    ("shape", "arguments", "text"),
     [
         ("buckets", {"tensors": [1, 214], "message_bytes": 400}, "214 tensors of 100 elements: there can be 100 at"),
         ("buckets", {"message_bytes": 10}, "10 B are no whole number of float32 elements, which take 4 B each"),
@@ -181,12 +181,12 @@ def test_a_sweep_that_cannot_be_here_is_skipped(options: dict[str, Any], told: s
         ("links", {"world_size": 1}, "communication.links: a link needs two ranks, and this test has 1"),
     ],
 )
-def test_what_cannot_be_measured_is_explained(shape: str, arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_explained(shape: str, arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
     communication = Communication(made_up_distbench(Path(__file__), tmp_path), None)
     with pytest.raises(Misuse) as refused:
         getattr(communication, shape)(**arguments)
 
-    assert told in str(refused.value)
+    assert text in str(refused.value)
 
 
 @pytest.mark.parametrize(

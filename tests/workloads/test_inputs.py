@@ -278,15 +278,15 @@ def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "text"),
     [
         ("--distbench-data=nowhere", "there is no folder */nowhere; give one, or a URL*"),
         ("--distbench-data=s4://bucket", ": s4://bucket: no store is known by s4://; for s3://*"),
         ("--distbench-data=", "is empty: is the variable it comes from set?*"),
     ],
 )
-def test_a_place_without_data_is_a_usage_error_that_names_the_option(project: Project, option: str, told: str) -> None:
+def test_a_place_without_data_is_a_usage_error_that_names_the_option(project: Project, option: str, text: str) -> None:
     result = run(project(TEST), option)
 
-    result.stderr.fnmatch_lines([f"*--distbench-data*{told}"])
+    result.stderr.fnmatch_lines([f"*--distbench-data*{text}"])
     assert result.ret == EXIT_USAGE

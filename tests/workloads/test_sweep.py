@@ -179,7 +179,7 @@ def test_a_result_is_checked_on_the_ranks_that_have_one(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "text"),
     [
         ("IDLE", r"idle float32 of 64 B: 32 wrong elements over all ranks; on rank .*element 0 is 1, expected 0"),
         ("BROKEN", "ValueError: wrong from the beginning"),  # and not that the pair is not supported
@@ -187,11 +187,11 @@ def test_a_result_is_checked_on_the_ranks_that_have_one(launch: Launch) -> None:
         ("_call", "a collective of your own is an Operation, and this is <function _call"),
     ],
 )
-def test_a_wrong_operation_is_an_error(launch: Launch, row: str, told: str) -> None:
+def test_a_wrong_operation_is_an_error(launch: Launch, row: str, text: str) -> None:
     record = swept(launch, row, params={**params(64), "dtype": "float32" if row != "BROKEN" else "int16"})
 
     assert record.outcome == "failed"
-    assert re.search(told, record.reason)
+    assert re.search(text, record.reason)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -274,8 +274,8 @@ def test_what_was_saved_of_another_training_is_refused(ranks: int, name: str, tm
     Checkpoints(rank, model=net).save(5)
     rank.world_size = ranks
 
-    told = f"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
-    with pytest.raises(RecordingError, match=told):
+    text = f"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
+    with pytest.raises(RecordingError, match=text):
         Checkpoints(rank, **{name: net})
 
 

@@ -82,10 +82,10 @@ def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and
     assert torch is not None
     source = Path(str(torch.origin)).parent / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
     (tmp_path / "changed.py").write_text(source.read_text().replace("_op_executor", "_executor"))
-    told = f"{engines.torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
+    text = f"{engines.torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
 
-    assert engines.fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
-    assert engines.fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(engines.FAST_PARTS))
+    assert engines.fast_problem(tmp_path / "changed.py") == f"{text}_op_executor"
+    assert engines.fast_problem(tmp_path / "moved.py") == text + ", ".join(sorted(engines.FAST_PARTS))
     assert ENGINES["fast"].stand_in == "stock"
 
 

@@ -64,7 +64,7 @@ def test_continuing_from_an_older_checkpoint_is_reported_unless_the_newer_is_dam
 
 
 @pytest.mark.parametrize(
-    ("every", "again", "told"),
+    ("every", "again", "text"),
     [
         (None, 40, ""),
         (None, 1, "had reached step 50, and after the change it started from step 1 again"),
@@ -73,12 +73,12 @@ def test_continuing_from_an_older_checkpoint_is_reported_unless_the_newer_is_dam
         (20, 21, "it continued at step 21: that is 30 steps back, and a checkpoint is due every 20"),
     ],
 )
-def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | None, again: int, told: str) -> None:
+def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | None, again: int, text: str) -> None:
     history = of_script([(step, None) for step in range(1, 51)], [(again, None), (again + 1, None)])
     found = explain_wrong_resume(history, replace(SCRIPT, checkpoint_every=every))
 
-    assert told in found
-    assert bool(found) is bool(told)
+    assert text in found
+    assert bool(found) is bool(text)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ ASKED = "training.batches was asked for"
 
 
 @pytest.mark.parametrize(
-    ("wishes", "skipped", "told"),
+    ("wishes", "skipped", "text"),
     [
         ([], 0, ""),
         ([wish(0, samples=14), wish(1)], 3 * 2, f"{ASKED} 14 samples before, and for 12 in generation"),
@@ -123,14 +123,14 @@ ASKED = "training.batches was asked for"
     ids=["none", "fewer samples", "the remainder", "never begun but for an end on purpose", "shrinks", "sooner"],
 )
 def test_samples_and_epochs_that_no_generation_asked_for_are_skipped(
-    wishes: list[Event], skipped: int, told: str
+    wishes: list[Event], skipped: int, text: str
 ) -> None:
     timeline = killed()
     timeline.lines += wishes
     found = continuity.count_samples(timeline.history)
 
     assert (found[0][0], found[1]) == (skipped, (0, ""))
-    assert found[0][1].startswith(told) if told else found[0][1] == ""
+    assert found[0][1].startswith(text) if text else found[0][1] == ""
 
 
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:

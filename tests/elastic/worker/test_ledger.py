@@ -184,7 +184,7 @@ RANDOM_STATE = {"random_state_changed_by_load", "state_changed_by_load"}
 
 
 @pytest.mark.parametrize(
-    ("fault", "rows", "told"),
+    ("fault", "rows", "text"),
     [
         ("weights initialized", PARAMETERS, "the parameters of model are not the saved ones"),
         (
@@ -227,13 +227,13 @@ RANDOM_STATE = {"random_state_changed_by_load", "state_changed_by_load"}
     ],
 )
 def test_each_part_that_is_not_what_was_saved_is_beyond_the_bound_of_its_own_row(
-    trained_twice: Callable[[str], dict[str, Sample]], fault: str, rows: set[str], told: str
+    trained_twice: Callable[[str], dict[str, Sample]], fault: str, rows: set[str], text: str
 ) -> None:
     found = trained_twice(fault)
     words = " ".join(str(found[name].facts.get(SAID, "")) for name in rows)
 
     assert beyond(found) == rows
-    assert re.search(told, words), words
+    assert re.search(text, words), words
 
 
 class Averages:

@@ -127,11 +127,11 @@ def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: Make
 def test_a_body_that_keeps_other_parts_than_the_checkpoint_has_is_an_error(make_rank: MakeRank) -> None:
     train(make_rank(0))
 
-    told = "the checkpoint of step 4 has model, and this generation keeps model, more"
-    with pytest.raises(RecordingError, match=told):
+    text = "the checkpoint of step 4 has model, and this generation keeps model, more"
+    with pytest.raises(RecordingError, match=text):
         train(make_rank(1), more=torch.nn.Linear(1, 1))
-    told = "(?s)model does not take what the checkpoint of step 4 has .*size mismatch"
-    with pytest.raises(RecordingError, match=told):
+    text = "(?s)model does not take what the checkpoint of step 4 has .*size mismatch"
+    with pytest.raises(RecordingError, match=text):
         make_rank(1).training(model=torch.nn.Linear(2, 1))
 
 
@@ -157,12 +157,12 @@ def test_a_loss_that_is_not_finite_ends_the_training(make_rank: MakeRank) -> Non
     training = make_rank().training()
     steps = training.batches(samples=10, batch=5, epochs=1)
     next(steps)
-    told = r"training\.note\(loss=...\): the loss is nan at step 1: it diverged"
-    with pytest.raises(RecordingError, match=told):
+    text = r"training\.note\(loss=...\): the loss is nan at step 1: it diverged"
+    with pytest.raises(RecordingError, match=text):
         training.note(loss=float("nan"))
     training.note(loss=torch.tensor(float("nan")))
 
-    with pytest.raises(RecordingError, match=told):
+    with pytest.raises(RecordingError, match=text):
         next(steps)
 
 

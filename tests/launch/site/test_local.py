@@ -146,10 +146,10 @@ def test_more_files_than_may_be_held_are_refused_before(monkeypatch: pytest.Monk
     limit(monkeypatch, 1024, 4096)
     check_ranks(480)
 
-    told = (
+    text = (
         r"a rank of 481 has up to 1,026 files .* may have 1,024 .*: run ulimit -n 1026 .* \(without root up to 4,096\)"
     )
-    with pytest.raises(LauncherError, match=told):
+    with pytest.raises(LauncherError, match=text):
         check_ranks(481)
 
     limit(monkeypatch, 1024, resource.RLIM_INFINITY)

@@ -163,7 +163,7 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
 
 
 @pytest.mark.parametrize(
-    ("body", "world_size", "told"),
+    ("body", "world_size", "text"),
     [
         ("one_skips", 2, "ranks disagree: rank 1 skipped, the others did not"),
         ("disagrees", 2, "ranks disagree on a value that must be equal (rank 0: 0, rank 1: 1)"),
@@ -172,9 +172,9 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
     ],
 )
 def test_ranks_that_disagree_or_end_early_or_have_no_body_are_reported(
-    launch: Launch, body: str, world_size: int, told: str
+    launch: Launch, body: str, world_size: int, text: str
 ) -> None:
-    assert told in launch(body, world_size=world_size).reason
+    assert text in launch(body, world_size=world_size).reason
 
 
 def test_the_fake_backend_runs(launch: Launch) -> None:

@@ -111,8 +111,8 @@ def test_a_store_that_cannot_be_made_is_an_error_and_the_parent_lives_on() -> No
     """Runs in its own process, as this one does not import torch."""
     done = subprocess.run([sys.executable, "-c", NO_STORE], capture_output=True, text=True, check=True)
 
-    told = "LauncherError DistNetworkError: no network address; the ranks of a host connect at 127.0.0.1: is its loopb"
-    assert [line[: len(told)] for line in done.stdout.splitlines()] == [told, told]
+    text = "LauncherError DistNetworkError: no network address; the ranks of a host connect at 127.0.0.1: is its loopb"
+    assert [line[: len(text)] for line in done.stdout.splitlines()] == [text, text]
 
 
 TABLE = """

@@ -129,8 +129,8 @@ def test_verdicts_come_the_most_severe_first_with_the_other_side() -> None:
     assert [row[0] for row in section.rows] == ["regressed", "unchanged"]
     header = "verdict|reason|test|metric|this run|baseline|judged by|change|threshold|detects from|n"
     assert "|".join(section.header) == header
-    told = "regressed|beyond-threshold|test_a[ws2]|step|30 ms|20 ms|median launch|+50.0 %|+10%||5"
-    assert "|".join(section.texts[0]) == told
+    text = "regressed|beyond-threshold|test_a[ws2]|step|30 ms|20 ms|median launch|+50.0 %|+10%||5"
+    assert "|".join(section.texts[0]) == text
     row = dict(zip(section.columns, next(iter(section.rows)), strict=True))
     assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", 0.03, 1.5)
 

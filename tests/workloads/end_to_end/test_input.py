@@ -103,10 +103,10 @@ def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
 
     result.assert_outcomes(failed=1)
     assert verdicts_of(project)["real"]["samples_per_second"] == "regressed"
-    told = (
+    text = (
         "samples_per_second: *, bound: at least 1,000,000,000 samples/s (*): a rank waited for its input *% of the time"
     )
-    result.stdout.fnmatch_lines([f"{told}; the CPUs were *% busy"])
+    result.stdout.fnmatch_lines([f"{text}; the CPUs were *% busy"])
     [case] = json.loads((project.path / "run.json").read_text())["results"]
     measured = {m["name"]: m for m in case["launches"][0]["measurements"]}
     assert measured["step"]["identity"] == {
