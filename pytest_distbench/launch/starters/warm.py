@@ -98,11 +98,13 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes with the session's mark or below the parent, without it and the store keeper."""
-        kept: set[int] = set() if self._parent is None else self._parent.kept()
-        below = [] if self._parent is None else [self._parent.pid]
-        found = processes.find_marked(SESSION_VARIABLE, self.session, but=kept)
-        return list({p.pid: p for p in (*found, *processes.family(below, but=kept))}.values())
+        """Processes below the parent, without the store keeper, or with the session's mark once the parent has ended.
+
+        While it lives, it is the parent of all that ranks leave behind.
+        """
+        if self._parent is None or not processes.is_alive(self._parent.pid):
+            return processes.find_marked(SESSION_VARIABLE, self.session)
+        return processes.family([self._parent.pid], but=self._parent.kept())
 
     def close(self) -> None:
         if self._parent is not None:
