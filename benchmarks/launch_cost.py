@@ -4,7 +4,8 @@
 
 The body is empty but for one barrier. *floor* is the least a fresh group of processes can cost: forkserver with torch
 loaded, TCPStore, init_process_group, barrier, exit, with no agent, no logs, no reports. Methods are interleaved;
-figures are medians. Absolute seconds belong to this machine at this hour, the ratios travel better.
+figures are medians, CPU time (of all processes) a mean. Absolute seconds belong to this machine at this hour, the
+ratios travel better; those of CPU time also from a busy machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters import Launcher
@@ -53,6 +56,13 @@ def measure_floor(world_size: int) -> dict[str, float]:
     for rank in ranks:
         rank.join(120)
     return {"total": time.perf_counter() - start}
+
+
+def used_s() -> float:
+    """CPU seconds of this process, its children, and those that each has waited for."""
+    live = [child.cpu_times() for child in psutil.Process().children()]
+    below = [times.user + times.system + times.children_user + times.children_system for times in live]
+    return sum(os.times()[:4]) + sum(below)
 
 
 def measure_launcher(launcher: Launcher, world_size: int, folder: Path) -> dict[str, float]:
@@ -97,7 +107,9 @@ def main() -> None:
             for repeat in range(options.repeats):
                 for method, measure in methods.items():
                     if method != "torchrun" or repeat < options.torchrun_repeats:
-                        rows[method].append(measure(ranks))
+                        before = used_s()
+                        found_now = measure(ranks)
+                        rows[method].append({**found_now, "cpu": used_s() - before})
             found[str(ranks)] = rows
         warm.close()
     print_table(found)
@@ -107,16 +119,21 @@ def main() -> None:
 
 def print_table(found: dict[str, dict[str, list[dict[str, float]]]]) -> None:
     """Medians in milliseconds, ratios, and the phases of both launchers."""
-    print(f"{'ranks':>5} {'method':<9} {'n':>2} {'total ms':>9} {'x warm':>7} {'x floor':>7}  {'phases, ms':<}")
+    print(
+        f"{'ranks':>5} {'method':<9} {'n':>2} {'total ms':>9} {'x floor':>7} {'CPU ms':>7} {'x floor':>7}  phases, ms"
+    )
     for ranks, rows in found.items():
-        medians = {method: statistics.median(r["total"] for r in measured) for method, measured in rows.items()}
-        for method, measured in rows.items():
+        medians = {m: statistics.median(r["total"] for r in measured) for m, measured in rows.items() if measured}
+        used = {m: statistics.mean(r["cpu"] for r in measured) for m, measured in rows.items() if measured}
+        for method in medians:
+            measured = rows[method]
             phases = "  ".join(
                 f"{p} {statistics.median(m[p] for m in measured) * 1e3:.1f}" for p in PHASES if p in measured[0]
             )
             print(
                 f"{ranks:>5} {method:<9} {len(measured):>2} {medians[method] * 1e3:>9.1f} "
-                f"{medians[method] / medians['warm']:>7.2f} {medians[method] / medians['floor']:>7.2f}  {phases}"
+                f"{medians[method] / medians['floor']:>7.2f} {used[method] * 1e3:>7.1f} "
+                f"{used[method] / used['floor']:>7.2f}  {phases}"
             )
 
 

@@ -35,7 +35,12 @@ from pytest_distbench.worker.membership import join_group, keep_destroyed_groups
 from pytest_distbench.worker.process import MemoryPeak
 from pytest_distbench.worker.reads import note_reads
 from pytest_distbench.worker.script import run_script, watched_steps
-from pytest_distbench.worker.torch_internals import find_collectives, join_fake_groups_only, stand_around_rebuilds
+from pytest_distbench.worker.torch_internals import (
+    find_collectives,
+    join_fake_groups_only,
+    places_of_destroy,
+    stand_around_rebuilds,
+)
 
 BODY = "body"  # key of the fingerprint of a body that has no loop, where all of it is looked at
 HOLD_S = 120.0  # how long a rank that did not pass waits to be ended: pytest looks at its peers first
@@ -47,6 +52,7 @@ def prepare() -> None:
     for record in (LaunchPlan, Trained, *WORKS.values()):
         msgspec.json.Decoder(record)  # which types its fields have is kept with the class
     find_collectives()
+    places_of_destroy()
 
 
 def run_forked_rank(plan_path: str) -> NoReturn:

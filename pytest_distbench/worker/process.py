@@ -92,11 +92,11 @@ def enter_control_group(folder: str) -> None:
 
 def take_environment(plan: LaunchPlan) -> None:
     """Take the plan's variables, path, folder and sockets; keep the launcher's variables."""
-    contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
-    wanted = variables_from_wire(plan.variables) | contract
-    for name in os.environ.keys() - wanted.keys():
+    now = dict(os.environ)
+    wanted = variables_from_wire(plan.variables) | {name: now[name] for name in CONTRACT if name in now}
+    for name in now.keys() - wanted.keys():
         del os.environ[name]
-    os.environ.update({name: value for name, value in wanted.items() if os.environ.get(name) != value})
+    os.environ.update({name: value for name, value in wanted.items() if now.get(name) != value})
     if (rank := plan.work.stands_for) is not None:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(plan.world_size))  # alone on its host
     _size_recorder()

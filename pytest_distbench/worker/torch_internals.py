@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import torch
@@ -428,10 +429,20 @@ def call_after_backward(function: Callable[[], None]) -> None:
 
 def replace_in_distributed(old: Callable[..., object], new: Callable[..., object]) -> None:
     """Put ``new`` where ``torch.distributed`` has ``old``, under whatever names."""
-    for module in (dist, distributed_c10d):
-        for name, value in list(vars(module).items()):
-            if value is old:
-                setattr(module, name, new)
+    for module, name in places_in_distributed(old):
+        setattr(module, name, new)
+
+
+def places_in_distributed(what: Callable[..., object]) -> list[tuple[ModuleType, str]]:
+    """Modules of ``torch.distributed`` that have a function, and its names there."""
+    modules = (dist, distributed_c10d)
+    return [(module, name) for module in modules for name, value in list(vars(module).items()) if value is what]
+
+
+@functools.cache  # for the process that ranks are forked from: to look copies two hundred of its pages in each of them
+def places_of_destroy() -> list[tuple[ModuleType, str]]:
+    """:func:`places_in_distributed` of ``destroy_process_group``, before a body has changed one."""
+    return places_in_distributed(dist.destroy_process_group)
 
 
 def coalescing(group: dist.ProcessGroup | None, *, is_async: bool = False) -> contextlib.AbstractContextManager[Any]:

@@ -96,9 +96,11 @@ def places(
         for node, here in enumerate(ranks)
     ]
     if errors is not None:
+        attempt = errors / run_id / "attempt_0"
+        attempt.mkdir(parents=True)
         for rank, place in hosts[0].items():
-            folder = errors / run_id / "attempt_0" / str(rank)
-            folder.mkdir(parents=True)
+            folder = attempt / str(rank)
+            folder.mkdir()
             place["TORCHELASTIC_ERROR_FILE"] = str(folder / "error.json")
     return hosts
 
@@ -329,6 +331,7 @@ class LocalSite:
         self._handles: dict[int, socket.socket] = {}
         """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
         self._standstill = Standstill()
+        self._looked_at = float("-inf")
         self._killed_at = float("inf")
         self._oom_kills_before = processes.oom_kills()
         self._running: RunningLaunch | None = None
@@ -384,6 +387,9 @@ class LocalSite:
         return frozenset(rank for rank, pid in pids if processes.is_alive(pid) and not processes.is_ending(pid))
 
     def look(self) -> None:
+        if (now := time.monotonic()) - self._looked_at < LOOK_S / 2:
+            return  # each event asks
+        self._looked_at = now
         if self._running is not None and (complaint := self._standstill.look(self._running.drivers())):
             self._running.abandon()
             self.ended = Exit(trouble=complaint, died=True)

@@ -98,11 +98,13 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes that launches left running: with the session's mark or below the parent, but it and its store."""
-        kept: set[int] = set() if self._parent is None else self._parent.kept()
-        below = [] if self._parent is None else [self._parent.pid]
-        found = processes.find_marked(SESSION_VARIABLE, self.session, but=kept)
-        return list({p.pid: p for p in (*found, *processes.family(below, but=kept))}.values())
+        """Processes that launches left running, without the store keeper: below the parent, or with the session's mark.
+
+        While the parent lives, it inherits all that ranks leave behind.
+        """
+        if self._parent is None or not processes.is_alive(self._parent.pid):
+            return processes.find_marked(SESSION_VARIABLE, self.session)
+        return processes.family([self._parent.pid], but=self._parent.kept())
 
     def close(self) -> None:
         if self._parent is not None:
