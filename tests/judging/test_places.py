@@ -105,7 +105,7 @@ def test_launches_of_the_same_code_have_no_place_that_stands_out(seed: int) -> N
     assert compare_places(now, then, again, "step").rows == []
 
 
-def test_one_noisy_wait_does_not_tell_how_much_longer_it_takes_in_another_launch() -> None:
+def test_one_noisy_wait_does_not_show_how_much_longer_it_takes_in_another_launch() -> None:
     drawn, named = random.Random(1), 0
     for _ in range(200):
         sides = []
