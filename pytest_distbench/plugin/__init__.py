@@ -400,4 +400,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 
 def _is_measured(item: pytest.Item) -> bool:
-    return is_ours(item) and item.get_closest_marker("skip") is None
+    skipped = any(
+        mark.name == "skip"
+        or (mark.name == "skipif" and any(why is True for why in (*mark.args, *mark.kwargs.values())))
+        for mark in item.iter_markers()
+    )
+    return is_ours(item) and not skipped

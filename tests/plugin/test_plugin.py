@@ -615,6 +615,10 @@ OTHERS = """
     def test_skipped(distbench):
         distbench.run(body)
 
+    @pytest.mark.skipif(True, reason="as on a machine without GPUs")
+    def test_skipped_here(distbench):
+        distbench.run(body)
+
     @pytest.mark.full
     def test_slow(distbench):
         distbench.run(body)
