@@ -277,11 +277,11 @@ def _named(row: PlaceRow, ranks: Sequence[LoopPlaces], lines: _Lines) -> PlaceRo
     """Add the name of the function to a row, and the changed line that calls it."""
     file, line, _ = row.place
     stacks = [spot.stack for rank in ranks for spot in rank.spots if spot.stack and spot.stack[0][:2] == (file, line)]
-    changed = ""
+    changed = ("", 0)
     if stacks and (file, line) not in lines.changed:
         calling = [place for stack in stacks for place in stack[1:] if place[:2] in lines.changed]
         hunks = [(f, n) for f, n in sorted(lines.changed) if (f, n - 1) not in lines.changed]
-        changed = next((f"{f}:{n}" for f, n, _ in calling), f"{hunks[0][0]}:{hunks[0][1]}" if len(hunks) == 1 else "")
+        changed = next(((f, n) for f, n, _ in calling), hunks[0] if len(hunks) == 1 else changed)
     return replace(row, place=(file, line, stacks[0][0][2] if stacks else ""), changed_at=changed)
 
 
@@ -297,6 +297,11 @@ def rank_text(row: PlaceRow) -> str:
     return f"{_place_text(row.place)}{'' if row.rank is None else f', in rank {row.rank}'}"
 
 
+def changed_text(row: PlaceRow) -> str:
+    file, line = row.changed_at
+    return file and f"{file}:{line}"
+
+
 def calls_text(row: PlaceRow) -> str:
     then, now = (f"{calls:.4g}" for calls in row.calls)
     return f"{then} -> {now}" if any(row.calls) else "-"
@@ -306,7 +311,7 @@ def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
     if rows:
         row, others = rows[0], sum(row.share for row in rows[1:])
         calls = f" {calls_text(row)} calls" if row.is_counted else ""
-        changed = f" (changed at {row.changed_at})" if row.changed_at else ""
+        changed = f" (changed at {changed_text(row)})" if changed_text(row) else ""
         rest = 1 - row.share - others
         more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
         where = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"

@@ -49,7 +49,8 @@ class PlaceRow(Record, frozen=True, kw_only=True):
     share: float  # of the added time
     is_counted: bool = False  # calls differ, for which no noise is needed
     rank: int | None = None  # None: all ranks
-    changed_at: str = ""  # changed line that calls the place, if its own line has not changed
+    changed_at: tuple[str, int] = ("", 0)
+    """File and changed line that calls the place, if its own line has not changed."""
 
 
 class CasePlaces(Record, frozen=True, kw_only=True):

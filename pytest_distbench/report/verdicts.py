@@ -22,7 +22,7 @@ from pytest_distbench.judging.comparison import unjudged, value_by
 from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, injected_ratio, launch_headline, representative
-from pytest_distbench.judging.places import calls_text, rank_text
+from pytest_distbench.judging.places import calls_text, changed_text, rank_text
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import baseline, change, current, metric_text, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS, how_started
@@ -297,7 +297,7 @@ def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
     for row in found.rows if has_table else ():
         times = " -> ".join(map(format_seconds, row.times_s))
         share = format_percent(row.share)
-        rows.append(("", rank_text(row), row.what, calls_text(row), times, share, row.changed_at))
+        rows.append(("", rank_text(row), row.what, calls_text(row), times, share, changed_text(row)))
     table = layout(_PLACES_HEADER, rows, left=3) if rows else []
     took = f"{found.launches} more launches in {about(found.took_s)}, which are not judged"
     slower = f"an iteration took {found.overhead:.1f} times as long in them"

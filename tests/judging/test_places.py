@@ -132,7 +132,7 @@ def test_a_line_that_moved_is_no_change_and_a_new_one_is() -> None:
     found = compared(rank(rest | at, sources=moved))
 
     assert [(row.place, row.calls) for row in found.rows] == [(("layers.py", 11, "norm"), (0, 4))]
-    assert found.rows[0].changed_at == ""
+    assert found.rows[0].changed_at == ("", 0)
 
 
 def test_what_an_unchanged_line_does_more_often_is_changed_where_it_is_called() -> None:
@@ -142,9 +142,9 @@ def test_what_an_unchanged_line_does_more_often_is_changed_where_it_is_called() 
     elsewhere = rank(more, sources=changed)
     twice = rank(more, sources={**changed, "data.py": ["other", *MODEL[1:]]})
 
-    assert compared(called).rows[0].changed_at == "train.py:15"
-    assert compared(elsewhere).rows[0].changed_at == "train.py:15"
-    assert compared(twice).rows[0].changed_at == ""
+    assert compared(called).rows[0].changed_at == ("train.py", 15)
+    assert compared(elsewhere).rows[0].changed_at == ("train.py", 15)
+    assert compared(twice).rows[0].changed_at == ("", 0)
     assert compared(called).sentence.endswith("12 -> 24 calls (changed at train.py:15)")
 
 

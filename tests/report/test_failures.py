@@ -207,9 +207,9 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
 def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
     row = PlaceRow(
         place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
-        changed_at="train.py:31",
+        changed_at=("train.py", 31),
     )  # fmt: skip
-    late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at=("", 0))
     sentence = "92 % of the added 3.4 ms: layers.py:9 in norm"
     places = CasePlaces(sentence=sentence, rows=[row, late], overhead=1.84, launches=3, took_s=9.2)
     text = failure_text(result(verdict("beyond-threshold"), places=places)).splitlines()

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pytest_distbench.errors import error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import comparable, compared_fingerprints, count, payload_bytes, ranks_of
-from pytest_distbench.judging.places import calls_text, rank_text
+from pytest_distbench.judging.places import calls_text, changed_text, rank_text
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
@@ -271,7 +271,7 @@ def places(result: CaseResult) -> Iterator[Chart]:
 
 def _explained(row: PlaceRow) -> str:
     calls = f" {calls_text(row)} calls" if any(row.calls) else ""
-    changed = f", changed at {row.changed_at}" if row.changed_at else ""
+    changed = f", changed at {changed_text(row)}" if changed_text(row) else ""
     return f"{format_percent(row.share)} of the change: {row.what}{calls}{changed}"
 
 

@@ -186,9 +186,9 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
 def test_a_place_has_a_bar_for_each_side_and_says_what_explains_it() -> None:
     row = PlaceRow(
         place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
-        changed_at="train.py:31",
+        changed_at=("train.py", 31),
     )  # fmt: skip
-    late = replace(row, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    late = replace(row, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at=("", 0))
     [chart] = places(result(places=CasePlaces(metric="step", rows=[row, late], sentence="92 % of the added 3.4 ms")))
 
     assert chart["note"] == "92 % of the added 3.4 ms"
