@@ -241,6 +241,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Trace of one more launch, under torch's profiler, which counts for nothing else here; or None."""
     places: CasePlaces | None = None
     """What explains a timing that A/B found regressed; or None if no timing was, or it cannot be explained."""
+    memory_places: CasePlaces | None = None  # the same of peak memory that regressed
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; or ""
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; or ""
     is_advisory_of_timings: bool = False  # only those of timings and memory are advisory; others fail the test

@@ -58,13 +58,13 @@ class Shares:
         """Return the share of the change that hunks have, by the missing parts of their pairs."""
         return 1 - statistics.fmean(seen) / self.change
 
-    def are_enough(self, seen: Sequence[float]) -> bool | None:
-        """Whether hunks have :data:`ENOUGH` of the change; None as long as the noise allows both."""
+    def are_enough(self, seen: Sequence[float], enough: float = ENOUGH) -> bool | None:
+        """Whether hunks have so much of the change; None as long as the noise allows both."""
         if len(seen) < self._fewest:
             return None
-        by = (1 - ENOUGH) * self.change - statistics.fmean(seen)
+        by = (1 - enough) * self.change - statistics.fmean(seen)
         known = [part for part in self._seen if len(part) > 1]
         df = sum(len(part) - 1 for part in known)
         sigma = math.sqrt(sum(statistics.variance(part) * (len(part) - 1) for part in known) / df)
-        error = sigma * math.sqrt(1 / len(seen) + (1 - ENOUGH) ** 2 / len(self._whole))
+        error = sigma * math.sqrt(1 / len(seen) + (1 - enough) ** 2 / len(self._whole))
         return by > 0 if abs(by) > student_t_quantile(1 - _ERROR_RATE, df) * error else None

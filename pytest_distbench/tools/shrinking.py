@@ -26,6 +26,7 @@ from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.records.kinds import METRIC_KINDS, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, Sample
+from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import escape
@@ -153,9 +154,9 @@ class _RedCase:
         self._launched = run.request.launched
         self._tree, self._tests, self._code = tree, tests, code
         self._name, self._headline = run.request.nodeid, conclude(run.judged, session.settings.policy).headline
-        self._places = run.judged.places
+        self._places: CasePlaces | None = None
         self._launches = self._unresolved = 0
-        self._why_unresolved = ""
+        self._why_unresolved, self._enough = "", ENOUGH
         self.metrics = self._failing(run.source.launches[0]) - self._failing(run.source.others[0])
         self._shares: Shares | None = None
         self._share_of: dict[tuple[Hunk, ...], float] = {}
@@ -164,9 +165,9 @@ class _RedCase:
         if not self.metrics and worse:
             worst = max(worse, key=lambda v: (METRIC_KINDS[v.better].is_memory, abs(math.log(v.ratio or 1.0))))
             self.metrics, kind = {worst.metric}, METRIC_KINDS[worst.better]
-            of_timing = [fast_value, _cpu_s]
-            of_memory = [(lambda m: sum(m.values)) if worst.statistic == "one rank" else fast_value]
-            self._take_clearest(kind, of_memory if kind.is_memory else of_timing)
+            self._places = run.judged.memory_places if kind.is_memory else run.judged.places
+            of_memory = (lambda m: max(1.0, sum(m.values) if worst.statistic == "one rank" else m.value or 0.0),)
+            self._take_clearest(kind, of_memory if kind.is_memory else (fast_value, _cpu_s))
 
     def _take_clearest(self, kind: MetricKind, measures: Sequence[_Measure]) -> None:
         """Take the measure that the machine disturbs least: CPU time, if it grew as much as the metric."""
@@ -211,10 +212,14 @@ class _RedCase:
                 f"{self._why_unresolved and f' ({self._why_unresolved})'}: does it depend on what git ignores, or on a "
                 "submodule? distbench_against_link in the ini file links what git ignores"
             )
-        kept = first if named and 1 - ENOUGH < self._share_of.get(first, 0.0) < ENOUGH else ()
+        share = self._share_of.get(first, 0.0) if named else 0.0
+        kept = first if 1 - ENOUGH < share < ENOUGH else ()
+        if kept:  # the others have the rest, or none of it
+            self._enough = (1 + share) / 2
         while 0 < named < len(order) and not is_red(order[:named]):
             named *= 2
         found = (*kept, *smallest(order[len(kept) : named or None], lambda more: is_red((*kept, *more))))
+        self._enough = ENOUGH
         said = f"{len(found)} of {count} {'is' if len(found) == 1 else 'are'} enough"
         if others := tuple(hunk for hunk in order if hunk not in found):
             said += f", and the others are {tried(others).replace('red', 'red too')}"
@@ -283,7 +288,7 @@ class _RedCase:
             if (values := self._values(self._measure, *self._passed(*pair))) is None:
                 raise _Unresolved(f"a launch measured no {', '.join(self.metrics)}")
             seen.append(shares.missing(*values))
-            are_enough = shares.are_enough(seen)
+            are_enough = shares.are_enough(seen, self._enough)
         self._share_of[hunks] = shares.share(seen)
         text = f"{format_percent(shares.share(seen))} of the change, {counted(len(seen), 'pair')}"
         if are_enough is None:
