@@ -12,9 +12,8 @@ from support.results import result, verdict
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.plan import BodyReference, Command, LaunchRequest, Ranks, Work
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.control import explain_places, wants_trace
 from pytest_distbench.run.sources import Made
 from pytest_distbench.store.files import read_run_record
@@ -69,8 +68,9 @@ SLOWER = verdict("beyond-threshold", statistic="A/B")
 BODY = Ranks(body=BodyReference(module="m", file="m.py", function="f"))
 
 
-def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) -> Any:
-    def fail(*_: object) -> None:
+def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) -> CaseResult:
+    def fail(*_: object, memory: bool) -> None:
+        assert memory is any(v.name == "peak_memory" for v in case.verdicts)
         raise ReadingError("it hung")
 
     launches = [LaunchRecord(index=0, outcome="passed", wall_s=1.0)]
@@ -96,15 +96,21 @@ def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) 
     ],
 )
 def test_places_are_those_of_a_timing_that_ab_found_regressed(case: CaseResult) -> None:
-    assert places(case) is None
+    assert places(case) is case
 
 
-def test_why_there_are_no_places_is_told() -> None:
-    case = result(SLOWER)
-    failed = places(case)
+LARGER = verdict("beyond-threshold", metric="peak_memory", better="memory", unit="B")
 
-    assert isinstance(failed, CasePlaces)
-    assert failed.why_not == "a launch that records places failed: it hung"
-    assert places(case, left_s=5.0).why_not == failed.why_not
-    assert places(case, left_s=2.0).why_not == "it takes about 3 s more: --distbench-confirm=auto:93"
-    assert places(case, Command(words=["true"])).why_not == "a command starts its processes itself"
+
+@pytest.mark.parametrize(("verdicts", "has"), [([SLOWER], (1, 0)), ([LARGER], (0, 1)), ([SLOWER, LARGER], (1, 1))])
+def test_why_there_are_no_places_is_told(verdicts: list[Finding], has: tuple[int, int]) -> None:
+    def why(*given: Any, **named: Any) -> str:
+        found = places(result(*verdicts), *given, **named)
+        told = [places for places in (found.places, found.memory_places) if places is not None]
+        assert has == (found.places is not None, found.memory_places is not None)
+        return told[0].why_not
+
+    assert why() == "a launch that records places failed: it hung"
+    assert why(left_s=5.0) == why()
+    assert why(left_s=2.0) == "it takes about 3 s more: --distbench-confirm=auto:93"
+    assert why(Command(words=["true"])) == "a command starts its processes itself"
