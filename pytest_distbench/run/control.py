@@ -116,9 +116,9 @@ def explain_places(
     larger = [v for v in result.verdicts if v.kind == "regressed" and v.name == PEAK_MEMORY and v.current is not None]
     if launched is None or not (slower or larger) or result.xfail_perf:
         return result
-    variant = _other_side(session, request, source, rerun)
+    variant, seconds = _other_side(session, request, source, rerun), math.inf
     if variant is None and larger:
-        variant = _recorder(session, request, source)
+        variant, seconds = _recorder(session, request, source), session.settings.confirm_budget_s
     if variant is None:
         return result
 
@@ -129,8 +129,9 @@ def explain_places(
     if why := _why_not_profiled(session, launched):
         return unknown(why)
     number, took_s = for_places(source.launches)
-    if rerun is not None and took_s > rerun.budget.left_s:
-        more_s = math.ceil(rerun.budget.seconds + took_s)
+    seconds, left_s = (seconds, seconds) if rerun is None else (rerun.budget.seconds, rerun.budget.left_s)
+    if took_s > left_s:
+        more_s = math.ceil(seconds + took_s)
         return unknown(f"it takes about {about(took_s)} more: --distbench-confirm=auto:{more_s}")
     began_at, sides = time.monotonic(), [variant, None, variant][: 2 if not slower else 3 if rerun is None else number]
     launched = in_time(launched, [launch.wall_s for launch in source.launches])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,17 +69,21 @@ SLOWER = verdict("beyond-threshold", statistic="A/B")
 BODY = Ranks(body=BodyReference(module="m", file="m.py", function="f"))
 
 
-def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) -> CaseResult:
+def places(
+    case: CaseResult, work: Work = BODY, *, left_s: float | None = None, stored: Mapping[str, object] | None = None
+) -> CaseResult:
     def fail(*_: object, memory: bool) -> None:
         assert memory is any(v.name == "peak_memory" for v in case.verdicts)
         raise ReadingError("it hung")
 
     launches = [LaunchRecord(index=0, outcome="passed", wall_s=1.0)]
     launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=60.0)
-    launching = SimpleNamespace(compared_with="HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one"))
-    session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext())
+    launching = SimpleNamespace(
+        compared_with=None if stored else "HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one")
+    )
+    session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext(), **stored or {})
     source = Made(launches)
-    source.others += launches
+    source.others += [] if stored else launches
     request: Any = SimpleNamespace(launched=launched, case=case.case)
     budget = SimpleNamespace(seconds=90.0, left_s=left_s)
     rerun: Any = None if left_s is None else SimpleNamespace(variants={case.case.key: "c1"}, budget=budget)
@@ -114,3 +119,25 @@ def test_why_there_are_no_places_is_told(verdicts: list[Finding], has: tuple[int
     assert why(left_s=5.0) == why()
     assert why(left_s=2.0) == "it takes about 3 s more: --distbench-confirm=auto:93"
     assert why(Command(words=["true"])) == "a command starts its processes itself"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_itself", "why_not"),
+    [
+        (60.0, False, "a launch that records places failed: it hung"),
+        (1.0, False, "it takes about 3 s more: --distbench-confirm=auto:4"),
+        (60.0, True, None),
+    ],
+)
+def test_memory_against_a_stored_baseline_has_places_of_other_code_in_the_time_of_a_confirmation(
+    seconds: float, is_itself: bool, why_not: str | None
+) -> None:
+    recorder = SimpleNamespace(is_itself=is_itself)
+    stored = {
+        "confirmer": SimpleNamespace(recorder=lambda *_: (recorder, None)),
+        "settings": SimpleNamespace(is_paired=False, confirm_budget_s=seconds),
+        "store": SimpleNamespace(path=lambda *_: None),
+    }
+    found = places(result(LARGER), stored=stored).memory_places
+
+    assert (found and found.why_not) == why_not
