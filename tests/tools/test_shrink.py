@@ -15,6 +15,8 @@ from typing import IO, Any
 import pytest
 from support.launching import RunInside
 from support.repositories import git
+from support.results import result, verdict
+from support.results import run as run_record
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import locks
@@ -255,6 +257,16 @@ def test_a_test_that_is_green_is_refused_with_what_is_known(
     code, out, _ = shrunk(capfdbinary, "HEAD", "--", "test_new.py")
     assert code == 1
     assert "the test does not exist in HEAD (" in out
+
+
+def test_what_more_pairs_may_decide_is_told() -> None:
+    record = run_record(result(verdict("noise", reason="not clear after 28 pairs")))
+    told = list(shrink._why_not(record, "main", "test_it.py"))
+
+    assert told[1:] == [
+        "step: inconclusive: not clear after 28 pairs",
+        "more pairs may decide it: --distbench-launches=5:60",
+    ]
 
 
 @pytest.mark.parametrize(
