@@ -426,17 +426,13 @@ def follow(planted: Planted) -> Found:
         took_s = time.monotonic() - began
         rows = places.rows if places is not None else []
 
-        def is_right(place: tuple[str, int, str], changed_at: str) -> bool:
-            at = [place[:2]]
-            if changed_at:
-                file, _, line = changed_at.rpartition(":")
-                at.append((file, int(line)))
+        def is_right(*at: tuple[str, int]) -> bool:
             texts = [
                 (folder / file).read_text().splitlines()[line - 1] for file, line in at if (folder / file).is_file()
             ]
             return any(part in text for part in planted.right for text in texts)
 
-        right = [is_right(row.place, row.changed_at) for row in rows]
+        right = [is_right(row.place[:2], row.changed_at) for row in rows]
         return Found(
             name=planted.name,
             is_red=is_red,

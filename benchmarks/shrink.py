@@ -1,18 +1,21 @@
 """What ``distbench shrink`` finds: diffs of 5 to 40 hunks, of which one or two make a test red.
 
-    python benchmarks/shrink.py [NAME ...]
+    python benchmarks/shrink.py [--repeat 10] [NAME ...]
 
 Makes a small git repository for each diff, with a package of ten modules that a step on two gloo ranks uses, and runs
-``distbench shrink HEAD`` in it. Most hunks change nothing that is measured. Printed per diff: its hunks, how many the
-patch has, launches, those unresolved, and seconds of the whole command. The exit code is 1 if a patch is not exactly
-what was planted, or if anything is left behind: a worktree, a branch, a file below TMPDIR, or a change of the
+``distbench shrink HEAD`` in it. Most hunks change nothing that is measured. A slower step takes 15 % longer: on
+a line, which the failure names, or on every line. Printed per diff: its hunks, how many the patch has, launches, those
+unresolved, and seconds of the whole command; under ``--repeat`` their median. The exit code is 1 if a patch is not
+exactly what was planted, or if anything is left behind: a worktree, a branch, a file below TMPDIR, or a change of the
 working tree or its index.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -48,12 +51,36 @@ def step(rank):
         module = importlib.import_module(f"pkg.part{number}")
         x = sum(getattr(module, name)(1) for name in dir(module) if name.startswith("add"))
     rank.record("parts", x, better="exact")
-    rank.record("weights", sum((Path(__file__).parent / "weights.bin").read_bytes()), better="exact")
+    rank.record("bytes", sum((Path(__file__).parent / "weights.bin").read_bytes()), better="exact")
     for _ in rank.timed("step", warmup=1, iterations=4):
         y = scale(torch.ones(64))
         sync.average(y)
         if settings.TWICE and settings.WORLD > 2:
             sync.average(y)
+"""
+TIMED = """
+from pkg import layer, settings
+
+
+def step(rank):
+    import torch
+
+    x, w = torch.rand(settings.ROWS, 320), torch.rand(320, 320)
+    for _ in rank.timed("step", warmup=3, iterations=20):
+        for _ in range(20):
+            layer.forward(x, w)
+"""
+LAYER = """
+def forward(x, w):
+    y = x @ w
+    return y.relu()
+
+
+def part(x, w):
+    return x[:48] @ w
+
+
+kept = []
 """
 SYNC = """
 import torch.distributed as dist
@@ -79,13 +106,15 @@ def part(*, changed: int = 0) -> str:
     return "\n\n".join(texts)
 
 
+SETTINGS = "SCALE = 1\n\n\nTWICE = False\n\n\nWORLD = 2\n\n\nROWS = 320\n"
 BASE: Mapping[str, str | bytes] = {
     "test_step.py": TEST,
     ".gitignore": "__pycache__/\n.pytest_cache/\n.distbench/\n",
     "pkg/__init__.py": "",
     "pkg/step.py": STEP,
     "pkg/sync.py": SYNC,
-    "pkg/settings.py": "SCALE = 1\n\n\nTWICE = False\n\n\nWORLD = 2\n",
+    "pkg/settings.py": SETTINGS,
+    "pkg/layer.py": LAYER,
     "pkg/weights.bin": bytes(range(256)) * 8,
     **{f"pkg/part{number}.py": part() for number in range(MODULES)},
 }
@@ -97,6 +126,7 @@ class Diff:
 
     Attributes:
         gone: files that are removed.
+        timed: whether the step takes some milliseconds, which are judged.
         planted: lines that the patch adds; of binary and renamed files what git says of them.
     """
 
@@ -104,16 +134,22 @@ class Diff:
     planted: Sequence[str]
     texts: Mapping[str, str | bytes] = field(default_factory=dict)
     gone: Sequence[str] = ()
+    timed: bool = False
 
 
 def step(old: str, new: str) -> dict[str, str]:
     return {"pkg/step.py": STEP.replace(old, new)}
 
 
+def layer(added: str) -> dict[str, str]:
+    return {"pkg/layer.py": LAYER.replace("    return y", f"{added}    return y")}
+
+
 def sync(old: str, new: str) -> dict[str, str]:
     return {"pkg/sync.py": SYNC.replace(old, new)}
 
 
+MORE_ROWS = {"pkg/settings.py": SETTINGS.replace("320", "368")}
 AVERAGE = "    dist.all_reduce(x)\n"
 TWICE = "        if settings"
 FLUSH = "\n\ndef flush(x):\n    dist.all_reduce(x)\n"
@@ -128,7 +164,9 @@ DIFFS = {
     "another dtype": Diff(29, [DOUBLE], sync(AVERAGE, f"{DOUBLE}\n")),
     "an exact number": Diff(39, ["    return x + 9"], {"pkg/part9.py": part().replace("x + 7", "x + 9")}),
     "red only together": Diff(
-        20, ["TWICE = True", "WORLD = 4"], {"pkg/settings.py": "SCALE = 1\n\n\nTWICE = True\n\n\nWORLD = 4\n"}
+        20,
+        ["TWICE = True", "WORLD = 4"],
+        {"pkg/settings.py": SETTINGS.replace("False", "True").replace("WORLD = 2", "WORLD = 4")},
     ),
     "a definition and its use": Diff(
         20,
@@ -147,12 +185,14 @@ DIFFS = {
         | step("settings, sync", "averages as sync, settings"),
         gone=["pkg/sync.py"],
     ),
+    "a slower line": Diff(29, ["    part(x, w)"], layer("    part(x, w)\n"), timed=True),
+    "all lines slower": Diff(29, ["ROWS = 368"], MORE_ROWS, timed=True),
+    "two slower changes": Diff(28, ["    part(x, w)", "ROWS = 368"], layer("    part(x, w)\n") | MORE_ROWS, timed=True),
+    "more memory": Diff(29, ["    kept.append(y.clone())"], layer("    kept.append(y.clone())\n"), timed=True),
     "a binary file": Diff(20, [], {"pkg/weights.bin": bytes(range(255)) * 8}),
 }
-KEPT = {"distbench-0.lock", "distbench-0.queue", "torchinductor_root"}
-"""What every run leaves below TMPDIR: the lock of this host, and a folder of torch's."""
 ENOUGH = re.compile(
-    r"(\d+) of (\d+) hunks? \w+ enough, and the others are green: (\d+) launch\w* in ([\d.]+) s, (\d+) unresolved"
+    r"(\d+) of (\d+) hunks? \w+ enough, and the others are green: (\d+) launch\w* in (.+), (\d+) unresolved"
 )
 
 
@@ -169,18 +209,23 @@ def call(folder: Path, *command: str, **variables: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+def _is_kept(path: Path) -> bool:
+    """Whether every run leaves it below TMPDIR: the locks of this host, and a folder of torch's."""
+    return path.suffix in (".lock", ".queue") or path.name.startswith("torchinductor_")
+
+
 def state(folder: Path, temporary: Path) -> list[str]:
     """What a run may not change: what git knows of worktrees and branches, the working tree and its index, files."""
     git = (["worktree", "list"], ["branch", "-a"], ["diff", "HEAD"], ["diff", "--cached"], ["status", "--porcelain"])
     told = [call(folder, "git", *command).stdout for command in git]
-    return [*told, *sorted(path.name for path in temporary.iterdir() if path.name not in KEPT)]
+    return [*told, *sorted(path.name for path in temporary.iterdir() if not _is_kept(path))]
 
 
-def shrink(diff: Diff, made: Path) -> tuple[str, list[str]]:
-    """A row of the table, and what is wrong."""
+def shrink(diff: Diff, made: Path) -> tuple[str, float, list[str]]:
+    """A row of the table, seconds, and what is wrong."""
     folder, temporary = made / "project", made / "temporary"
     temporary.mkdir()
-    write(folder, BASE)
+    write(folder, {**BASE, **({"pkg/step.py": TIMED} if diff.timed else {})})
     call(folder, "git", "init", "-q")
     call(folder, "git", "add", "-A")
     call(folder, "git", "commit", "-q", "-m", "base")
@@ -194,7 +239,7 @@ def shrink(diff: Diff, made: Path) -> tuple[str, list[str]]:
     done = call(folder, sys.executable, *words, TMPDIR=str(temporary))
     seconds = time.monotonic() - began_at
     if (found := ENOUGH.search(done.stderr)) is None:
-        return f"exit code {done.returncode}", [done.stdout + done.stderr]
+        return f"exit code {done.returncode}", seconds, [done.stdout + done.stderr]
     added = [line[1:] for line in done.stdout.splitlines() if line.startswith("+") and not line.startswith("+++")]
     wrong = [f"the patch is\n{done.stdout}"] if sorted(added) != sorted(diff.planted) else []
     if not diff.planted and "GIT binary patch" not in done.stdout:
@@ -206,19 +251,28 @@ def shrink(diff: Diff, made: Path) -> tuple[str, list[str]]:
         applied = call(folder, "git", "apply", str(made / "patch"))
         wrong += [f"git cannot apply it: {applied.stderr}"] if applied.returncode else []
     kept, hunks, launches, spent, unresolved = found.groups()
-    return f"{hunks:>5} {kept:>5} {launches:>9} {unresolved:>11} {spent:>11} {seconds:>8.1f}", wrong
+    return f"{hunks:>5} {kept:>5} {launches:>9} {unresolved:>11} {spent:>11} {seconds:>8.1f}", seconds, wrong
 
 
-def main(names: Sequence[str]) -> int:
-    print(f"{'diff':<26} hunks patch  launches  unresolved  s searched    s all", flush=True)
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", choices=[[], *DIFFS], metavar="NAME")
+    parser.add_argument("--repeat", type=int, default=1)
+    options = parser.parse_args()
+    print(f"{'diff':<26} hunks patch  launches  unresolved    searched    s all", flush=True)
     is_wrong = False
-    for name in names or DIFFS:
-        with tempfile.TemporaryDirectory() as made:
-            row, wrong = shrink(DIFFS[name], Path(made))
-        print(f"{name:<26} {row}", *wrong, sep="\n" if wrong else "", flush=True)
-        is_wrong = is_wrong or bool(wrong)
+    for name in options.names or DIFFS:
+        took_s = []
+        for _ in range(options.repeat):
+            with tempfile.TemporaryDirectory() as made:
+                row, seconds, wrong = shrink(DIFFS[name], Path(made))
+            took_s.append(seconds)
+            print(f"{name:<26} {row}", *wrong, sep="\n" if wrong else "", flush=True)
+            is_wrong = is_wrong or bool(wrong)
+        if options.repeat > 1:
+            print(f"{name:<26} median {statistics.median(took_s):.1f} s, at most {max(took_s):.1f} s", flush=True)
     return int(is_wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

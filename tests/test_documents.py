@@ -44,7 +44,7 @@ BUDGETS = {
     "ci.md": 1665,  # pull requests from forks; the gate that init writes; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 2285,  # which part of a change; a trace for each rank; the line of a regression
+    "triage.md": 2465,  # which part of a change, of a slowdown too; a trace for each rank; the line of a regression
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1011,  # repeat, subtests, asyncio
@@ -77,8 +77,8 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings, steps of CI; each argument is named in its own sentence
     assert words([page for page in site if page.name in GENERATED]) <= 9_260
-    # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; float64; plans
-    assert words([page for page in site if page.name not in GENERATED]) <= 34_340
+    # what a training leaves behind; where numbers are; frameworks; limitations; wrong modules; float64; plans; shrink
+    assert words([page for page in site if page.name not in GENERATED]) <= 34_560
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -95,7 +95,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_995  # runs of new releases by hand
+    assert words(pages) <= 13_030  # runs of new releases by hand
 
 
 def code_of(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Comparison of places: which lines of the code take the time that a regression added.
+"""Comparison of places: which lines of the code take the time, or hold the memory, that a regression added.
 
 Each side ran under a recorder, the baseline twice: its two launches differ by noise. A place that calls an operator
 more often is named without regard to noise. A place that is slower with equal calls has to exceed the noise, beyond
@@ -24,9 +24,10 @@ from pytest_distbench.records.places import (
     Place,
     PlaceRow,
     RankPlaces,
+    Spot,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.units import format_percent, format_seconds
+from pytest_distbench.units import format_bytes, format_percent, format_seconds
 
 _MOST_ROWS = 5
 _LEAST_SHARE = 0.1  # of the added time that a place needs to be named
@@ -110,15 +111,15 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int,
 
 @dataclass
 class _Cell:
-    """Calls and seconds of one rank at a place, in both launches of the baseline and in the candidate."""
+    """Calls and seconds, or tensors and bytes, of a rank at a place: in two launches of the baseline and one since."""
 
     calls: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    times_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    amounts: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     explained_s: float = 0.0  # it waited so much longer because another rank came later
 
     @property
     def added_s(self) -> float:
-        return self.times_s[2] - fmean(self.times_s[:2]) - self.explained_s
+        return self.amounts[2] - fmean(self.amounts[:2]) - self.explained_s
 
     @property
     def is_counted(self) -> bool:
@@ -147,7 +148,7 @@ def compare_places(
         return CasePlaces(why_not="no loop and no training step that both sides have was recorded")
     sides = [[_loop(rank, loop) for rank in side] for side in (then, again, now)]
     lines = map_lines(then[0].sources, now[0].sources)
-    tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
+    tables = [_table([launch.spots for launch in ranks], lines) for ranks in zip(*sides, strict=True)]
     whole = [max(rank.iteration_s for rank in side) for side in sides]
     recorded_s, noise_s = whole[2] - fmean(whole[:2]), abs(whole[0] - whole[1])
     shows = recorded_s > noise_s if has_noise else None  # whether it is slower here too
@@ -156,10 +157,29 @@ def compare_places(
     _explain_waits(tables)
     slower = _all_slower(tables, whole[0])
     rows = _rows(tables, whole[0], added_s, slower, lines.changed, shows=shows)
-    rows = [_named(row, sides[2], lines) for row in rows[:_MOST_ROWS]]
+    rows = [_named(row, [rank.spots for rank in sides[2]], lines) for row in rows[:_MOST_ROWS]]
     return CasePlaces(
         metric=loop, rows=rows, sentence=_sentence(rows, added_s, slower if shows else 1.0), overhead=overhead
     )
+
+
+def compare_peaks(now: Side, then: Side, metric: str, *, added_bytes: float) -> CasePlaces:
+    """Find the places whose tensors hold more memory at the peak of each side, the one that holds the most more first.
+
+    Args:
+        now, then: a launch of each side, by rank. Nothing is said of noise, which tensors have none of.
+        metric: peak that regressed.
+        added_bytes: of the rank that needs most, as judged: the rest is not held by tensors.
+    """
+    sides = [[rank.peaks.get(metric, []) for rank in side] for side in (then, then, now)]
+    lines = map_lines(then[0].sources, now[0].sources)
+    tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
+    rows = sorted(_rows(tables, added_bytes, added_bytes, 1.0, lines.changed, shows=True), key=lambda row: -row.share)
+    rows = [_named(row, sides[2], lines) for row in rows[:_MOST_ROWS]]
+    rest = added_bytes - max(sum(c.added_s for cells in table.values() for c in cells.values()) for table in tables)
+    by_tensors = _of_row(rows[0], format_bytes(added_bytes), "tensors") if rows else "no line holds more"
+    others = f"; not by tensors: {format_bytes(round(rest))}" if rest > _LEAST_COUNTED * added_bytes else ""
+    return CasePlaces(metric=metric, unit="B", rows=rows, sentence=f"{by_tensors}{others}")
 
 
 def _common_loop(ranks: Sequence[RankPlaces], metric: str) -> str:
@@ -171,15 +191,15 @@ def _loop(rank: RankPlaces, loop: str) -> LoopPlaces:
     return next(found for found in rank.loops if found.loop == loop)
 
 
-def _table(launches: Sequence[LoopPlaces], lines: _Lines) -> _Table:
+def _table(launches: Sequence[Sequence[Spot]], lines: _Lines) -> _Table:
     table: _Table = defaultdict(lambda: defaultdict(_Cell))
     for number, launch in enumerate(launches):
         is_now = number == len(launches) - 1
-        for spot in launch.spots:
+        for spot in launch:
             file, line, _ = spot.stack[0] if spot.stack else ("", 0, "")
             cell = table[(file, line) if is_now else lines.of(file, line)][spot.what]
             cell.calls[number] += spot.calls
-            cell.times_s[number] += spot.time_s
+            cell.amounts[number] += spot.amount
     return table
 
 
@@ -206,7 +226,7 @@ def _all_slower(tables: Sequence[_Table], iteration_s: float) -> float:
             then_s = _then_s(cells)
             same = not any(cell.is_counted or _may_wait(what) for what, cell in cells.items())
             if same and then_s > _TELLING * iteration_s:
-                ratios.append(sum(cell.times_s[2] for cell in cells.values()) / then_s)
+                ratios.append(sum(cell.amounts[2] for cell in cells.values()) / then_s)
     return max(1.0, median_low(ratios)) if len(ratios) > 2 else 1.0
 
 
@@ -229,7 +249,7 @@ def _rows(
         counted = {what: cell for what, cell in cells.items() if cell.is_counted}
         own = {what: cell for what, cell in cells.items() if what in counted or not counted}
         what, lead = max(own.items(), key=lambda item: (item[1].added_s, item[0]))
-        then_s, now_s = _then_s(cells), sum(cell.times_s[2] for cell in cells.values())
+        then_s, now_s = _then_s(cells), sum(cell.amounts[2] for cell in cells.values())
         general = noises[_may_wait(what)]
         noise = max(_NOISES * _noise_s(cells), general.scatter * then_s)
         if at not in changed:
@@ -246,7 +266,7 @@ def _rows(
                 place=(*at, ""),
                 what=what,
                 calls=(fmean(lead.calls[:2]), lead.calls[2]),
-                times_s=(then_s, now_s),
+                amounts=(then_s, now_s),
                 share=share,
                 is_counted=bool(counted),
                 rank=None if everywhere else rank,
@@ -254,17 +274,17 @@ def _rows(
         )
 
     def is_exact(row: PlaceRow) -> bool:
-        return row.share >= _LEAST_SHARE and (row.is_counted or not row.times_s[0])
+        return row.share >= _LEAST_SHARE and (row.is_counted or not row.amounts[0])
 
     return sorted(rows, key=lambda row: (not is_exact(row), -row.share))
 
 
 def _then_s(cells: Mapping[str, _Cell]) -> float:
-    return sum(fmean(cell.times_s[:2]) for cell in cells.values())
+    return sum(fmean(cell.amounts[:2]) for cell in cells.values())
 
 
 def _noise_s(cells: Mapping[str, _Cell]) -> float:
-    return abs(sum(cell.times_s[0] - cell.times_s[1] for cell in cells.values()))
+    return abs(sum(cell.amounts[0] - cell.amounts[1] for cell in cells.values()))
 
 
 class _Noise(NamedTuple):
@@ -289,15 +309,15 @@ def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -
     return _Noise(largest_s, math.sqrt(variance), len({at for at, _ in telling}))
 
 
-def _named(row: PlaceRow, ranks: Sequence[LoopPlaces], lines: _Lines) -> PlaceRow:
+def _named(row: PlaceRow, ranks: Sequence[Sequence[Spot]], lines: _Lines) -> PlaceRow:
     """Add the name of the function to a row, and the changed line that calls it."""
     file, line, _ = row.place
-    stacks = [spot.stack for rank in ranks for spot in rank.spots if spot.stack and spot.stack[0][:2] == (file, line)]
-    changed = ""
+    stacks = [spot.stack for rank in ranks for spot in rank if spot.stack and spot.stack[0][:2] == (file, line)]
+    changed = ("", 0)
     if stacks and (file, line) not in lines.changed:
         calling = [place for stack in stacks for place in stack[1:] if place[:2] in lines.changed]
         hunks = [(f, n) for f, n in sorted(lines.changed) if (f, n - 1) not in lines.changed]
-        changed = next((f"{f}:{n}" for f, n, _ in calling), f"{hunks[0][0]}:{hunks[0][1]}" if len(hunks) == 1 else "")
+        changed = next(((f, n) for f, n, _ in calling), hunks[0] if len(hunks) == 1 else changed)
     return replace(row, place=(file, line, stacks[0][0][2] if stacks else ""), changed_at=changed)
 
 
@@ -313,20 +333,27 @@ def rank_text(row: PlaceRow) -> str:
     return f"{_place_text(row.place)}{'' if row.rank is None else f', in rank {row.rank}'}"
 
 
+def changed_text(row: PlaceRow) -> str:
+    file, line = row.changed_at
+    return file and f"{file}:{line}"
+
+
 def calls_text(row: PlaceRow) -> str:
     then, now = (f"{calls:.4g}" for calls in row.calls)
     return f"{then} -> {now}" if any(row.calls) else "-"
 
 
+def _of_row(row: PlaceRow, added: str, counted: str) -> str:
+    calls = f" {calls_text(row)} {counted}" if row.is_counted else ""
+    changed = f" (changed at {changed_text(row)})" if changed_text(row) else ""
+    return f"{format_percent(row.share)} of the added {added}: {rank_text(row)}, {row.what}{calls}{changed}"
+
+
 def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
     if rows:
-        row, others = rows[0], sum(row.share for row in rows[1:])
-        calls = f" {calls_text(row)} calls" if row.is_counted else ""
-        changed = f" (changed at {row.changed_at})" if row.changed_at else ""
-        rest = 1 - row.share - others
+        rest = 1 - sum(row.share for row in rows)
         more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
-        where = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"
-        return f"{format_percent(row.share)} of the added {format_seconds(added_s)}: {where}"
+        return f"{_of_row(rows[0], format_seconds(added_s), 'calls')}{more}"
     if slower >= _SLOWER:
         return f"every place slower by about {format_percent(slower - 1)}"
     return "no place stands out"

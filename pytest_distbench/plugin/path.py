@@ -92,9 +92,8 @@ class CasePath:
         return result
 
     def explain(self, run: Run, result: CaseResult) -> CaseResult:
-        """Launch a case again, for the lines that became slower, and for its trace, which has them too."""
-        found = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
-        result = replace(result, places=found)
+        """Launch a case again, for the lines that take more time or memory, and for its trace, which has them too."""
+        result = self.do(explain_places, self.session, run.request, run.source, result, self.rerun)
         for known in (run, *run.made_of):
             if known.trace is None:
                 known.trace = self.do(trace_case, self.session, known.request, known.source, result, self.rerun)

@@ -1,4 +1,4 @@
-"""Places in the code where a rank's iterations spend their time, and the difference between two revisions."""
+"""Places in the code that take a rank's time, or hold its memory, and the difference between two revisions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DATA = "waiting for data"  # of a data loader; at a place of its workers: what t
 
 
 class Spot(Record, frozen=True, kw_only=True):
-    """Calls and seconds per iteration of one operation at one stack of lines: means over iterations."""
+    """One operation at one stack of lines: its calls and seconds in an iteration, means; or bytes alive at a peak."""
 
     stack: list[Place]  # lines of the repository, innermost first; empty: :data:`OUTSIDE`
     what: str  # an operator, Python, a function of a library, or waiting
-    calls: float = 0.0  # calls of an operator; 0 for anything else, whose calls are not counted
-    time_s: float = 0.0
+    calls: float = 0.0  # calls of an operator; 0 for anything else, whose calls are not counted; at a peak: tensors
+    amount: float = 0.0  # seconds; at a peak: bytes
 
 
 class LoopPlaces(Record, frozen=True, kw_only=True):
@@ -35,27 +35,30 @@ class LoopPlaces(Record, frozen=True, kw_only=True):
 
 class RankPlaces(Record, frozen=True, kw_only=True):
     loops: list[LoopPlaces]
+    peaks: dict[str, list[Spot]] = {}  # tensors that were alive at a peak of memory, by its metric
     sources: dict[str, list[str]] = {}
     """Lines of the repository's modules that were loaded, by file."""
 
 
 class PlaceRow(Record, frozen=True, kw_only=True):
-    """A line of code that takes more time than in the baseline, with numbers of both sides."""
+    """A line of code that takes more time, or holds more memory, than in the baseline, with numbers of both sides."""
 
     place: Place
     what: str
-    calls: tuple[float, float]  # per iteration, then and now
-    times_s: tuple[float, float]  # seconds per iteration of all that happens at the place, then and now
-    share: float  # of the added time
+    calls: tuple[float, float]  # per iteration, then and now; of memory: tensors
+    amounts: tuple[float, float]  # seconds per iteration of all that happens at the place, then and now, or bytes
+    share: float  # of what was added
     is_counted: bool = False  # calls differ, for which no noise is needed
     rank: int | None = None  # None: all ranks
-    changed_at: str = ""  # changed line that calls the place, if its own line has not changed
+    changed_at: tuple[str, int] = ("", 0)
+    """File and changed line that calls the place, if its own line has not changed."""
 
 
 class CasePlaces(Record, frozen=True, kw_only=True):
     """Places that explain a regression, from launches under a recorder, which are never judged."""
 
     metric: str = ""
+    unit: str = "s"  # of the amounts of rows; B: of memory
     rows: list[PlaceRow] = []
     sentence: str = ""
     overhead: float = 1.0  # how many times as long an iteration took under the recorder

@@ -221,8 +221,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"]
     timeout_s: float
     delay: float = 0.0  # injected slowdown: what is timed takes longer by this share of itself
-    profiled: Literal["", "loops", "whole", "places"] = ""
-    """What torch's profiler records for a trace, or ``places``; its timings are no measurements then."""
+    profiled: Literal["", "loops", "whole", "places", "memory"] = ""
+    """What torch's profiler records for a trace, or ``places``, ``memory`` these too; timings are no measurements."""
     cores: int | None = None
     """Cores of this host if they are fewer than ranks, at the test's request: the case is oversubscribed."""
     cpus: float | None = None

@@ -243,6 +243,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Trace of one more launch, under torch's profiler, which counts for nothing else here; or None."""
     places: CasePlaces | None = None
     """Lines of code that explain a timing which A/B found regressed; or None if there is no such timing or line."""
+    memory_places: CasePlaces | None = None  # lines whose tensors hold the memory by which the peak regressed, or None
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; or ""
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; or ""
     is_advisory_of_timings: bool = False  # only those of timings and memory are advisory; others fail the test

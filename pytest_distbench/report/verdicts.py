@@ -22,7 +22,7 @@ from pytest_distbench.judging.comparison import unjudged, value_by
 from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, injected_ratio, launch_headline, representative
-from pytest_distbench.judging.places import calls_text, rank_text
+from pytest_distbench.judging.places import calls_text, changed_text, rank_text
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import baseline, change, current, metric_text, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS, how_started
@@ -36,10 +36,11 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.units import about, counted, format_change, format_percent, format_seconds, plural, quantity
+from pytest_distbench.units import about, counted, format_change, format_percent, plural, quantity
 
 _SHOWN_METRICS = 6
 _PLACES_HEADER = (" " * 9, "place", "what", "calls", "time", "share", "changed at")
+_HOLDERS_HEADER = (" " * 9, "place", "made by", "tensors", "memory", "share", "changed at")
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
 
 
@@ -288,22 +289,27 @@ def cause_lines(result: CaseResult) -> list[str]:
 
 
 def place_lines(result: CaseResult, *, has_table: bool = True) -> list[str]:
-    """The places in the code where a regressed timing takes its time, and an empty line; [] if none were searched."""
-    if (found := result.places) is None:
-        return []
-    if found.why_not:
-        return [escape(f"where      not known: {found.why_not}"), ""]
-    rows = []
-    for row in found.rows if has_table else ():
-        times = " -> ".join(map(format_seconds, row.times_s))
-        share = format_percent(row.share)
-        rows.append(("", rank_text(row), row.what, calls_text(row), times, share, row.changed_at))
-    table = layout(_PLACES_HEADER, rows, left=3) if rows else []
-    took = f"{found.launches} more launches in {about(found.took_s)}, which are not judged"
-    slower = f"an iteration took {found.overhead:.1f} times as long in them"
-    if result.case.device == "cuda":
-        slower += "; each operator was waited for, so nothing overlapped on the GPU"
-    return [escape(f"where      {found.sentence}"), *table, f"           by {took}; {slower}", ""]
+    """The places in the code that take the added time or memory, and an empty line, or []; a page has the tables."""
+    lines = []
+    for found in filter(None, (result.places, result.memory_places)):
+        if found.why_not:
+            lines += [escape(f"where      not known: {found.why_not}"), ""]
+            continue
+        rows = []
+        for row in found.rows if has_table else ():
+            amounts = " -> ".join(quantity(amount, found.unit) for amount in row.amounts)
+            share = format_percent(row.share)
+            rows.append(("", rank_text(row), row.what, calls_text(row), amounts, share, changed_text(row)))
+        is_time = found.unit == "s"
+        header = _PLACES_HEADER if is_time else _HOLDERS_HEADER
+        took = f"by {found.launches} more launches in {about(found.took_s)}, which are not judged"
+        if is_time:
+            took += f"; an iteration took {found.overhead:.1f} times as long in them"
+        if is_time and result.case.device == "cuda":
+            took += "; each operator was waited for, so nothing overlapped on the GPU"
+        table = layout(header, rows, left=3) if rows else []
+        lines += [escape(f"where      {found.sentence}"), *table, f"           {took}", ""]
+    return lines
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:

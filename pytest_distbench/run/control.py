@@ -6,12 +6,14 @@ comparison is confirmed, interleaved with launches without the delay.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.places import compare_places
+from pytest_distbench.judging.places import compare_peaks, compare_places
 from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
@@ -20,6 +22,7 @@ from pytest_distbench.launch.trace import Side, busy_communication, write_file, 
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.plan import LaunchRequest, Ranks
@@ -103,33 +106,56 @@ def trace_case(
 
 def explain_places(
     session: Session, request: CaseRequest, source: Source, result: CaseResult, rerun: Rerun | None
-) -> CasePlaces | None:
-    """Launch both sides of a timing that A/B found regressed under a recorder of places, or return None.
+) -> CaseResult:
+    """Launch both sides of a timing that A/B found regressed, or of peak memory, under a recorder of places.
 
-    The baseline runs twice, for the noise, if that is short enough. The result has the reason if a launch failed.
+    For a timing the baseline runs twice, for the noise, if that is short enough. Returns the result with what was
+    found, or with the reason if a launch failed.
     """
     launched, slower = request.launched, _slower_by_ab(result)
-    if launched is None or not slower or result.xfail_perf:
-        return None
-    if (variant := _other_side(session, request, source, rerun)) is None:
-        return None
+    larger = [v for v in result.verdicts if v.kind == "regressed" and v.name == PEAK_MEMORY and v.current is not None]
+    if launched is None or not (slower or larger) or result.xfail_perf:
+        return result
+    variant, seconds = _other_side(session, request, source, rerun), math.inf
+    if variant is None and larger:
+        variant, seconds = _recorder(session, request, source), session.settings.confirm_budget_s
+    if variant is None:
+        return result
+
+    def unknown(why_not: str) -> CaseResult:
+        places = CasePlaces(why_not=why_not)
+        return replace(result, places=places if slower else None, memory_places=places if larger else None)
+
     if why := _why_not_profiled(session, launched):
-        return CasePlaces(why_not=why)
+        return unknown(why)
     number, took_s = for_places(source.launches)
-    if rerun is not None and took_s > rerun.budget.left_s:
-        more_s = math.ceil(rerun.budget.seconds + took_s)
-        return CasePlaces(why_not=f"it takes about {about(took_s)} more: --distbench-confirm=auto:{more_s}")
-    began_at, sides = time.monotonic(), [variant, None, variant][: 3 if rerun is None else number]
+    seconds, left_s = (seconds, seconds) if rerun is None else (rerun.budget.seconds, rerun.budget.left_s)
+    if took_s > left_s:
+        more_s = math.ceil(seconds + took_s)
+        return unknown(f"it takes about {about(took_s)} more: --distbench-confirm=auto:{more_s}")
+    began_at, sides = time.monotonic(), [variant, None, variant][: 2 if not slower else 3 if rerun is None else number]
     launched = in_time(launched, [launch.wall_s for launch in source.launches])
     try:
         with session.alone(launched.world_size, takes_host=source.takes_host):
-            then, now, *again = [session.launching.places(launched, len(source), side) for side in sides]
+            launch = functools.partial(session.launching.places, launched, len(source), memory=bool(larger))
+            then, now, *again = map(launch, sides)
     except DistbenchError as error:
-        return CasePlaces(why_not=f"a launch that records places failed: {error}")
-    worst = max(slower, key=lambda v: v.ratio or 0.0)
-    added_s = (worst.current or 0.0) - (worst.baseline or 0.0) if worst.unit == "s" else None
-    found = compare_places(now, then, again[0] if again else None, worst.metric, added_s=added_s)
-    return replace(found, launches=len(sides), took_s=time.monotonic() - began_at)
+        return unknown(f"a launch that records places failed: {error}")
+    took = {"launches": len(sides), "took_s": time.monotonic() - began_at}
+    if slower:
+        worst = max(slower, key=lambda v: v.ratio or 0.0)
+        added_s = _added(worst) if worst.unit == "s" else None
+        found = compare_places(now, then, again[0] if again else None, worst.metric, added_s=added_s)
+        result = replace(result, places=replace(found, **took))
+    if larger:
+        worst = max(larger, key=_added)
+        found = compare_peaks(now, then, worst.metric, added_bytes=_added(worst))
+        result = replace(result, memory_places=replace(found, **took))
+    return result
+
+
+def _added(regressed: Finding) -> float:
+    return (regressed.current or 0.0) - (regressed.baseline or 0.0)
 
 
 def _slower_by_ab(result: CaseResult) -> list[Finding]:
@@ -140,6 +166,16 @@ def _slower_by_ab(result: CaseResult) -> list[Finding]:
 def _other_side(session: Session, request: CaseRequest, source: Source, rerun: Rerun | None) -> Variant | None:
     variant = session.launching.compared_with if rerun is None else rerun.variants.get(request.case.key)
     return variant if source.others else None
+
+
+def _recorder(session: Session, request: CaseRequest, source: Source) -> Variant | None:
+    """The baseline commit of a case that was compared with its stored baseline, or None if that code is the same."""
+    if session.confirmer is None or session.settings.is_paired:
+        return None
+    with contextlib.suppress(NotRecorded):
+        variant, _ = session.confirmer.recorder(session.store.path(request.case.test, request.case.key), source)
+        return None if variant.is_itself else variant
+    return None
 
 
 def _why_not_profiled(session: Session, launched: LaunchRequest) -> str:

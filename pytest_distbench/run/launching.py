@@ -282,14 +282,16 @@ class Launching:
             raise ReadingError("the profiler recorded nothing: the body runs nothing of torch")
         return found
 
-    def places(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[RankPlaces]:
+    def places(self, request: LaunchRequest, index: int, variant: Variant | None, *, memory: bool) -> list[RankPlaces]:
         """Launch the candidate or a variant, and return the lines in which its ranks spend their time alone.
+
+        With ``memory`` also those that hold it.
 
         Raises:
             ReadingError: the launch did not pass, or a rank recorded nothing.
         """
         self.on_progress("places")
-        return self._profile(replace(request, profiled="places"), index, variant, read_places)
+        return self._profile(replace(request, profiled="memory" if memory else "places"), index, variant, read_places)
 
     def _profile(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -20,7 +21,7 @@ _DIFF = (
     "--binary", "--full-index", "--find-renames",
 )  # fmt: skip
 """Options of git diff that make its output independent of the user's configuration: it is parsed and applied."""
-_LINES = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n")
+_LINES = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Hunk:
         start: number of the first changed line; for added lines, of the line that follows them; 0 for a file as a
             whole.
         removed, added: numbers of lines.
+        now: number of the first changed line in the working tree; for removed lines of the one before them.
     """
 
     names: tuple[str, str]
@@ -45,6 +47,13 @@ class Hunk:
     start: int = 0
     removed: int = 0
     added: int = 0
+    now: int = 0
+
+    def distance(self, file: str, line: int) -> float:
+        """Lines between it and a line of the working tree: 0 if it holds it, infinite in another file."""
+        if file not in self.names:
+            return math.inf
+        return max(self.now - line, line - (self.now + max(0, self.added - 1)), 0) if self.start else 0
 
 
 def _of_file(text: bytes) -> Iterator[Hunk]:
@@ -65,8 +74,8 @@ def _of_file(text: bytes) -> Iterator[Hunk]:
     for body in bodies:
         found = _LINES.match(body)
         assert found is not None
-        start, removed, added = (1 if number is None else int(number) for number in found.groups())
-        yield Hunk(*of_file, body[found.end() :], start + (removed == 0), removed, added)
+        start, removed, now, added = (1 if number is None else int(number) for number in found.groups())
+        yield Hunk(*of_file, body[found.end() :], start + (removed == 0), removed, added, now)
 
 
 def _split(at: bytes, text: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_distbench.commands import NegativeError, Subcommand, run_pytest, take_pytest_options
 from pytest_distbench.errors import ConfigurationError, DistbenchError
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.judging.thresholds import FEWEST_PAIRS, LAST_LOOK
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted
@@ -32,8 +32,8 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
         raise ConfigurationError(f"shrink {ref}: no test; wanted distbench shrink REF -- test_a.py::test_b")
     with tempfile.TemporaryDirectory(prefix="distbench-shrink-") as made:
         folder = Path(made)
-        ours = [f"--distbench-against={ref}", "--distbench-launches=3:3", f"--distbench-json={folder / RECORD}"]
-        plugin = ["-p", "pytest_distbench.tools.shrinking"]
+        ours = [f"--distbench-against={ref}", f"--distbench-json={folder / RECORD}"]
+        plugin = ["-p", "pytest_distbench.tools.shrinking", f"--distbench-launches={FEWEST_PAIRS}:{LAST_LOOK}"]
         # Hunks change a file within a second, and its size may stay: Python would take its bytecode for up to date.
         variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         with open(folder / "output", "w+b") as output:
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
 def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
     if failed := [r for r in run.results if r.launches[-1].outcome == "failed"]:
         yield f"{failed[0].nodeid}: {failed[0].headline}"
-        yield f"shrink is for exact metrics; for a launch that fails: git bisect run pytest {arguments}"
+        yield f"shrink is for metrics; for a launch that fails: git bisect run pytest {arguments}"
         return
     if new := [r for r in run.results if r.lacks_baseline]:
         yield f"{new[0].nodeid}: {new[0].verdicts[0].reason}: there is nothing to compare with"
@@ -65,15 +65,15 @@ def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
     judged = [v for r in run.results for v in r.verdicts if v.is_judged]
     count, cases = counted(sum(v.is_exact for v in judged), "exact metric"), counted(len(run.results), "case")
     yield f"green: {count} of {cases} are as in {ref}"
-    if noisy := sorted({v.name for v in judged if not v.is_exact}, key=lambda name: name == PEAK_MEMORY):
-        yield f"One launch decides nothing about {', '.join(noisy)}. Is it slower, and since which commit?"
-        yield f"  pytest {arguments} --distbench-against {ref}"
-        yield f"  git bisect run distbench verdict --metric {noisy[0]} {arguments} --distbench-against {ref}"
+    for verdict in [v for v in judged if not v.is_exact]:
+        yield f"{verdict.metric}: {verdict.kind}{verdict.reason and f': {verdict.reason}'}"
+    if any(v.is_undecided for v in judged):
+        yield "more pairs may decide it: --distbench-launches=5:60"
 
 
 SHRINK = Subcommand(
-    help="find the smallest part of a diff that keeps an exact metric of a test red, and print it as a patch; exit "
-    "code 1: none is red",
+    help="find the smallest part of a diff that keeps a metric of a test red, and print it as a patch; exit code 1: "
+    "none is red",
     add_options=_add,
     run=_run,
 )

@@ -149,6 +149,11 @@ class _Life:
         self.control.wait_until_all_joined()
         self.control.phase("exit")
 
+    def _begin_second_peak(self) -> None:
+        self.memory.begin_second()
+        if self.context.profiler is not None and self.context.profiler.memory is not None:
+            self.context.profiler.memory.begin_second()
+
     def _measure(self) -> None:
         plan, work, profiler = self.plan, self.work, self.context.profiler
         profiled = contextlib.nullcontext() if profiler is None else profiler.body()  # of a launch for a trace
@@ -159,7 +164,7 @@ class _Life:
             if plan.numa_binding:
                 process.bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         self.context.save_watch.begin()
-        self.context.training_watch.under_way = self.memory.begin_second
+        self.context.training_watch.under_way = self._begin_second_peak
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
         if work.stands_for is not None and not work.is_given_a_group:

@@ -90,16 +90,20 @@ class Member:
         self._unfinished: list[str] = []
 
     def _make_profiler(self, plan: LaunchPlan) -> Profiler:
+        from pytest_distbench.worker.peaks import AllocatorPeak, TensorPeak
         from pytest_distbench.worker.places import root_of
         from pytest_distbench.worker.profiler import Profiler  # torch's is not imported in a judged launch
 
-        work = plan.work
+        work, is_on_device = plan.work, self.device.type == "cuda"
+        has_places = plan.profiled in ("places", "memory")
+        root = root_of(work.body.file) if has_places and isinstance(work, Ranks) else ""
         return Profiler(
             files=plan.files,
             rank=self.rank,
             is_whole=plan.profiled == "whole",
-            root=root_of(work.body.file) if plan.profiled == "places" and isinstance(work, Ranks) else "",
-            is_on_device=self.device.type == "cuda",
+            root=root,
+            memory=(AllocatorPeak if is_on_device else TensorPeak)(root) if plan.profiled == "memory" else None,
+            is_on_device=is_on_device,
             synchronize=self.synchronize,
             barrier=self.barrier,
             in_loop=lambda: self.phases.in_loop,

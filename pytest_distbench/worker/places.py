@@ -35,6 +35,7 @@ RECORDED = 20  # iterations of each loop
 _SAMPLED_S = 0.001
 _SWITCHED_S = 50e-6  # with more, lines that release the interpreter are seen in place of those that keep it
 _DEEPEST = 12  # lines of the repository that are kept of a stack
+_MOST_NODES = 100_000  # operations of a forward pass whose lines are known
 _LARGEST_SOURCE = 500_000  # bytes of a module
 
 _WAITS = ("torch/distributed/distributed_c10d.py",)
@@ -43,9 +44,9 @@ _ENGINE = "torch/autograd/graph.py"
 _WAIT = "waiting "  # with it WAITING and DATA begin
 _MARKS = "profiler::"  # operators that mark a part of the code
 
-_Stack = tuple[tuple[CodeType, int], ...]  # code and instruction, the innermost first
-_Seen = dict[tuple[_Stack, str], list[float]]  # calls and seconds
-_Wait = tuple[float, float, _Stack]  # begin, end and where
+Stack = tuple[tuple[CodeType, int], ...]  # code and instruction, the innermost first
+_Seen = dict[tuple[Stack, str], list[float]]  # calls and seconds
+_Wait = tuple[float, float, Stack]  # begin, end and where
 _Work = tuple[float, float, tuple[Place, ...]]  # of a worker: begin, end and where
 
 
@@ -56,7 +57,7 @@ class Stacks:
         self._root = root
         self._kind, self._place = functools.cache(self._find_kind), functools.cache(self._find_place)
 
-    def of(self, frame: FrameType | None) -> tuple[_Stack, bool]:
+    def of(self, frame: FrameType | None) -> tuple[Stack, bool]:
         """Return the repository's lines, innermost first, and whether a backward pass runs inside of the innermost."""
         stack: list[tuple[CodeType, int]] = []
         in_backward = False
@@ -96,8 +97,31 @@ class Stacks:
         name = code.co_qualname.partition(".<")[0]  # of the function that a lambda or a comprehension is in
         return file, lines[-1] if lines else code.co_firstlineno, name
 
-    def places(self, stack: _Stack) -> tuple[Place, ...]:
+    def places(self, stack: Stack) -> tuple[Place, ...]:
         return tuple(self._place(*line) for line in stack)
+
+
+class Callers:
+    """Finder of the line that an operator belongs to; an operator of a backward pass to that of its forward pass."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._stacks = stacks
+        self._forward: dict[int, Stack] = {}
+
+    def clear(self) -> None:
+        self._forward.clear()
+
+    def of(self, frame: FrameType) -> tuple[Stack, bool]:
+        """Return the repository's lines, innermost first, and whether this is a backward pass."""
+        stack, in_backward = self._stacks.of(frame)
+        node, number = forward_of_backward(), graph_nodes()
+        if node is not None and in_backward:
+            stack = self._forward.get(node, stack)
+        elif number is not None and not in_backward:
+            if len(self._forward) > _MOST_NODES:
+                self.clear()
+            self._forward.setdefault(number - 1, stack)  # one without gradient follows that of the node before it
+        return stack, in_backward
 
 
 class _Iteration(NamedTuple):
@@ -115,7 +139,7 @@ class PlaceRecorder(TorchDispatchMode):
         self._loop = loop
         self._stacks = Stacks(root)
         self._synchronize = synchronize
-        self._forward: dict[int, _Stack] = {}
+        self._callers = Callers(self._stacks)
         self._operators: _Seen = defaultdict(lambda: [0.0, 0.0])
         self._samples: _Seen = defaultdict(lambda: [0.0, 0.0])
         self._waits: list[_Wait] = []
@@ -141,7 +165,7 @@ class PlaceRecorder(TorchDispatchMode):
     @contextlib.contextmanager
     def iteration(self, name: str) -> Iterator[None]:
         del name
-        for before in (self._operators, self._samples, self._forward, self._waits):
+        for before in (self._operators, self._samples, self._callers, self._waits):
             before.clear()
         began, own_s = time.perf_counter(), self._own_s
         self._began_at, self._sampled = began, (began - self._left_s, self._apart_s)
@@ -164,12 +188,7 @@ class PlaceRecorder(TorchDispatchMode):
         if self._is_inside or self._sampled is None or name.startswith(_MARKS):
             return func(*args, **(kwargs or {}))
         entered = time.perf_counter()
-        stack, in_backward = self._stacks.of(sys._getframe(1))
-        node, number = forward_of_backward(), graph_nodes()
-        if node is not None and in_backward:
-            stack = self._forward.get(node, stack)
-        elif number is not None and not in_backward:
-            self._forward.setdefault(number - 1, stack)  # one without gradient follows that of the node before it
+        stack, in_backward = self._callers.of(sys._getframe(1))
         self._is_inside = True
         began = time.perf_counter()
         try:
@@ -229,7 +248,7 @@ class PlaceRecorder(TorchDispatchMode):
             iterations=len(self._iterations),
             iteration_s=sum(one.wall_s - one.own_s for one in kept) * each + waited_s,
             wall_s=sum(one.wall_s for one in kept) * each + waited_s,
-            spots=[Spot(stack=[*s], what=what, calls=n, time_s=t) for (s, what), (n, t) in totals.items()],
+            spots=[Spot(stack=[*s], what=what, calls=n, amount=t) for (s, what), (n, t) in totals.items()],
         )
 
 
@@ -322,6 +341,6 @@ def sources_below(root: str) -> dict[str, list[str]]:
     return found
 
 
-def encode(recorders: Iterable[PlaceRecorder], root: str, work: Sequence[_Work]) -> bytes:
+def encode(recorders: Iterable[PlaceRecorder], peaks: dict[str, list[Spot]], root: str, work: Sequence[_Work]) -> bytes:
     loops = [recorder.places(work) for recorder in recorders]
-    return msgspec.json.encode(RankPlaces(loops=loops, sources=sources_below(root)))
+    return msgspec.json.encode(RankPlaces(loops=loops, peaks=peaks, sources=sources_below(root)))

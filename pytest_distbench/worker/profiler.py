@@ -22,6 +22,7 @@ from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_n
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import places
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
+from pytest_distbench.worker.peaks import AllocatorPeak, TensorPeak
 from pytest_distbench.worker.steps import training_steps
 
 ITERATIONS = 10  # per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once
@@ -52,12 +53,14 @@ class Profiler:
     """Profiles one rank, loop after loop, into the launch's files.
 
     ``is_whole``: profile the whole body. ``root``: folder below which places are recorded instead of a trace, or "".
+    ``memory``: records what is alive, too.
     """
 
     files: LaunchFiles
     rank: int
     is_whole: bool
     root: str = ""
+    memory: TensorPeak | AllocatorPeak | None = None
     is_on_device: bool
     synchronize: Callable[[], None]
     barrier: Callable[[], None]
@@ -81,6 +84,7 @@ class Profiler:
             with (
                 training_steps(self._step),
                 places.sampled_workers(path, self.root) if self.root else contextlib.nullcontext(),
+                self.memory or contextlib.nullcontext(),
             ):
                 yield
         finally:
@@ -88,7 +92,8 @@ class Profiler:
             signal.signal(signal.SIGVTALRM, before)
             self.end_loop()
         if self.root:
-            path.write_bytes(places.encode(self._places, self.root, places.read_work(path)))
+            peaks = {} if self.memory is None else self.memory.peaks()
+            path.write_bytes(places.encode(self._places, peaks, self.root, places.read_work(path)))
         self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:

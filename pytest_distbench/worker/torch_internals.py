@@ -417,6 +417,17 @@ def forward_of_backward() -> int | None:
     return None if running is None else int(running._sequence_nr())
 
 
+def record_allocations(*, is_on: bool) -> None:
+    """Let the allocator of CUDA keep its history, with stacks of Python, or end that."""
+    torch.cuda.memory._record_memory_history("all" if is_on else None, stacks="python")
+
+
+def allocator_history() -> list[dict[str, Any]]:
+    """Return the history of the current CUDA device, the ``device_traces`` of torch.cuda.memory's snapshot."""
+    traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot()["device_traces"]
+    return traces[torch.cuda.current_device()]
+
+
 def in_backward() -> bool:
     """Whether autograd's backward pass is the caller."""
     return bool(torch._C._current_graph_task_id() != -1)

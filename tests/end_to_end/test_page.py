@@ -210,7 +210,7 @@ def test_what_is_sent_and_both_commands_stand_with_a_failed_case(tab: Tab, tmp_p
 
 def test_a_place_has_a_bar_for_each_side_below_the_sentence(tab: Tab, tmp_path: Path) -> None:
     times: tuple[float, float] = (0.0031, 0.00623)
-    row = PlaceRow(place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=times, share=0.92)
+    row = PlaceRow(place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), amounts=times, share=0.92)
     found = CasePlaces(metric="step", rows=[row], sentence="92 % of the added 3.4 ms: layers.py:9 in norm")
     tab.open(page(tmp_path, replace(RED, places=found)))
     drawn = "document.querySelectorAll('.charts svg[tabindex] rect.box')"

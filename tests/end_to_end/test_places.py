@@ -83,3 +83,55 @@ def test_where_nothing_is_slower_nothing_is_recorded(repository: pytest.Pytester
 
     result.assert_outcomes(passed=1)
     assert case.places is None
+
+
+HOLDS = """
+import numpy
+import torch
+
+kept = []
+
+
+def hold(x):
+    return x.sum()
+"""
+HELD = """
+    import torch
+
+    import holds
+
+    def body(rank):
+        for _ in range(4):
+            holds.hold(torch.ones(1000))
+        rank.record("count", 1, better="exact")
+
+    def test_memory(distbench):
+        distbench.run(body)
+"""
+
+
+def test_the_line_that_holds_more_memory_is_named_against_a_stored_baseline(
+    repository: pytest.Pytester, run_inside: RunInside
+) -> None:
+    repository.makepyfile(test_it=HELD, holds=HOLDS)
+    stored = run_inside("--world-size=2", "--distbench-update=new", "--distbench-launches=3")
+    git(repository.path, "add", "-A")
+    git(repository.path, "commit", "-q", "-m", "baseline")
+    same = run_inside("--world-size=2", "--distbench-json=same.json")
+    more = "    kept.append(x.repeat(10_000))\n    kept.append(numpy.ones(6_000_000))\n    return"
+    (repository.path / "holds.py").write_text(HOLDS.replace("    return", more))
+    result = run_inside("--world-size=2", "--distbench-json=r.json")
+    [case] = read_run_record(repository.path / "r.json").results
+
+    assert (stored.ret, same.ret, result.ret) == (0, 0, 1)
+    line = next(n for n, text in enumerate(HOLDS.splitlines(), 1) if "return" in text)
+    result.stdout.fnmatch_lines([
+        f"where * % of the added * MiB: holds.py:{line} in hold, aten::repeat 0 -> 4 tensors; not by tensors: * MiB",
+        "* place * made by * tensors * memory * share*",
+        "*by 2 more launches in *, which are not judged",
+    ])  # fmt: skip
+    assert case.memory_places is not None
+    assert case.memory_places.rows[0].amounts == (0, 160_000_000)
+    assert case.places is None
+    [same_case] = read_run_record(repository.path / "same.json").results
+    assert same_case.memory_places is None

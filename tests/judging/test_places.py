@@ -6,10 +6,19 @@ import random
 
 import pytest
 
-from pytest_distbench.judging.places import compare_places, map_lines
-from pytest_distbench.records.places import BACKWARD, DATA, WAITING, CasePlaces, LoopPlaces, Place, RankPlaces, Spot
+from pytest_distbench.judging.places import compare_peaks, compare_places, map_lines
+from pytest_distbench.records.places import (
+    BACKWARD,
+    DATA,
+    WAITING,
+    CasePlaces,
+    LoopPlaces,
+    Place,
+    RankPlaces,
+    Spot,
+)
 
-MS = 1e-3
+MS, MIB = 1e-3, 2**20
 MODEL = [f"line {number}" for number in range(1, 21)]
 NORM, STEP, READ = ("layers.py", 9, "norm"), ("train.py", 5, "step"), ("data.py", 3, "read")
 SOURCES = dict.fromkeys(("layers.py", "train.py", "data.py"), MODEL)
@@ -20,11 +29,11 @@ USUAL: Done = {(NORM, "aten::mm"): (12, 3), (STEP, "Python"): (0, 1), (READ, "at
 
 def rank(*done: Done, sources: dict[str, list[str]] = SOURCES, callers: tuple[Place, ...] = ()) -> RankPlaces:
     spots = [
-        Spot(stack=[place, *callers], what=what, calls=calls, time_s=ms * MS)
+        Spot(stack=[place, *callers], what=what, calls=calls, amount=ms * MS)
         for each in done
         for (place, what), (calls, ms) in each.items()
     ]
-    total_s = sum(spot.time_s for spot in spots)
+    total_s = sum(spot.amount for spot in spots)
     loop = LoopPlaces(loop="step", iterations=20, iteration_s=total_s, wall_s=1.5 * total_s, spots=spots)
     return RankPlaces(loops=[loop], sources=sources)
 
@@ -37,7 +46,7 @@ def test_an_operator_that_is_called_more_often_at_a_line_is_named_with_its_share
     found = compared(rank(USUAL | {(NORM, "aten::mm"): (24, 6), (STEP, "Python"): (0, 1.2)}))
 
     assert found.sentence == "94 % of the added 3.2 ms: layers.py:9 in norm, aten::mm 12 -> 24 calls"
-    assert found.rows[0].times_s == pytest.approx((3 * MS, 6 * MS))
+    assert found.rows[0].amounts == pytest.approx((3 * MS, 6 * MS))
     assert found.overhead == pytest.approx(1.5)
 
 
@@ -144,7 +153,7 @@ def test_a_line_at_another_position_is_no_change_and_a_new_one_is() -> None:
     found = compared(rank(rest | at, sources=longer))
 
     assert [(row.place, row.calls) for row in found.rows] == [(("layers.py", 11, "norm"), (0, 4))]
-    assert found.rows[0].changed_at == ""
+    assert found.rows[0].changed_at == ("", 0)
 
 
 def test_what_an_unchanged_line_does_more_often_is_changed_where_it_is_called() -> None:
@@ -154,9 +163,9 @@ def test_what_an_unchanged_line_does_more_often_is_changed_where_it_is_called() 
     elsewhere = rank(more, sources=changed)
     twice = rank(more, sources={**changed, "data.py": ["other", *MODEL[1:]]})
 
-    assert compared(called).rows[0].changed_at == "train.py:15"
-    assert compared(elsewhere).rows[0].changed_at == "train.py:15"
-    assert compared(twice).rows[0].changed_at == ""
+    assert compared(called).rows[0].changed_at == ("train.py", 15)
+    assert compared(elsewhere).rows[0].changed_at == ("train.py", 15)
+    assert compared(twice).rows[0].changed_at == ("", 0)
     assert compared(called).sentence.endswith("12 -> 24 calls (changed at train.py:15)")
 
 
@@ -176,6 +185,37 @@ def test_what_no_place_explains_is_said() -> None:
     found = compared(rank(USUAL | {(NORM, "aten::mm"): (24, 6)} | lost), then=USUAL | then)
 
     assert found.sentence.endswith("; 40 % is in no single place")
+
+
+def peak(*done: Done, sources: dict[str, list[str]] = SOURCES) -> RankPlaces:
+    """What is alive at the peak, in tensors and MiB."""
+    spots = [
+        Spot(stack=[place], what=what, calls=calls, amount=mib * MIB)
+        for each in done
+        for (place, what), (calls, mib) in each.items()
+    ]
+    return RankPlaces(loops=[], peaks={"peak_memory": spots}, sources=sources)
+
+
+def test_the_line_that_holds_the_most_more_is_first_and_what_no_tensor_holds_is_told() -> None:
+    more = peak(USUAL | {(NORM, "aten::mm"): (12, 63.0), (STEP, "Python"): (1, 31.0)})
+    found = compare_peaks([peak(USUAL), more], [peak(USUAL)] * 2, "peak_memory", added_bytes=100 * MIB)
+
+    assert [(row.place, row.rank, row.share) for row in found.rows] == [(NORM, 1, 0.6), (STEP, 1, 0.3)]
+    assert found.rows[0].amounts == (3 * MIB, 63 * MIB)
+    assert found.unit == "B"
+    assert found.sentence == (
+        "60 % of the added 100 MiB: layers.py:9 in norm, in rank 1, aten::mm; not by tensors: 10 MiB"
+    )
+    assert compare_peaks([more] * 2, [peak(USUAL)] * 2, "peak_memory", added_bytes=90 * MIB).sentence == (
+        "67 % of the added 90 MiB: layers.py:9 in norm, aten::mm"
+    )
+
+
+def test_memory_that_no_tensor_holds_names_no_line() -> None:
+    found = compare_peaks([peak(USUAL)], [peak(USUAL)], "peak_memory", added_bytes=340 * MIB)
+
+    assert (found.sentence, found.rows) == ("no line holds more; not by tensors: 340 MiB", [])
 
 
 def test_sides_without_a_loop_in_common_are_not_compared() -> None:

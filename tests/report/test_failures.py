@@ -206,10 +206,10 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
 
 def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
     row = PlaceRow(
-        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
-        changed_at="train.py:31",
+        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), amounts=(0.0031, 0.00623), share=0.92,
+        changed_at=("train.py", 31),
     )  # fmt: skip
-    late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at=("", 0))
     sentence = "92 % of the added 3.4 ms: layers.py:9 in norm"
     places = CasePlaces(sentence=sentence, rows=[row, late], overhead=1.84, launches=3, took_s=9.2)
     text = failure_text(result(verdict("beyond-threshold"), places=places)).splitlines()
@@ -227,3 +227,21 @@ def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
     missing = failure_text(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
     assert "where      not known: a pool\n" in missing
     assert "where " not in failure_text(result(verdict("beyond-threshold")))
+
+
+def test_memory_that_regressed_names_the_places_that_hold_it() -> None:
+    row = PlaceRow(
+        place=("layers.py", 9, "norm"), what="aten::mm", calls=(1, 12), amounts=(2**20, 2**25), share=0.9,
+        is_counted=True,
+    )  # fmt: skip
+    sentence = "90 % of the added 34.44 MiB: layers.py:9 in norm"
+    places = CasePlaces(metric="peak_memory", unit="B", sentence=sentence, rows=[row], launches=2, took_s=9.2)
+    text = failure_text(result(verdict("beyond-threshold"), memory_places=places)).splitlines()
+    start = text.index(f"where      {sentence}")
+
+    assert [" ".join(line.split()) for line in text[start + 1 : start + 5]] == [
+        "place made by tensors memory share changed at",
+        "layers.py:9 in norm aten::mm 1 -> 12 1 MiB -> 32 MiB 90 %",
+        "by 2 more launches in 9 s, which are not judged",
+        "",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,8 @@ from support.results import result, verdict
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.plan import BodyReference, Command, LaunchRequest, Ranks, Work
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.control import explain_places, wants_trace
 from pytest_distbench.run.sources import Made
 from pytest_distbench.store.files import read_run_record
@@ -69,16 +69,21 @@ SLOWER = verdict("beyond-threshold", statistic="A/B")
 BODY = Ranks(body=BodyReference(module="m", file="m.py", function="f"))
 
 
-def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) -> Any:
-    def fail(*_: object) -> None:
+def places(
+    case: CaseResult, work: Work = BODY, *, left_s: float | None = None, stored: Mapping[str, object] | None = None
+) -> CaseResult:
+    def fail(*_: object, memory: bool) -> None:
+        assert memory is any(v.name == "peak_memory" for v in case.verdicts)
         raise ReadingError("it hung")
 
     launches = [LaunchRecord(index=0, outcome="passed", wall_s=1.0)]
     launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=60.0)
-    launching = SimpleNamespace(compared_with="HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one"))
-    session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext())
+    launching = SimpleNamespace(
+        compared_with=None if stored else "HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one")
+    )
+    session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext(), **stored or {})
     source = Made(launches)
-    source.others += launches
+    source.others += [] if stored else launches
     request: Any = SimpleNamespace(launched=launched, case=case.case)
     budget = SimpleNamespace(seconds=90.0, left_s=left_s)
     rerun: Any = None if left_s is None else SimpleNamespace(variants={case.case.key: "c1"}, budget=budget)
@@ -96,15 +101,43 @@ def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) 
     ],
 )
 def test_places_are_those_of_a_timing_that_ab_found_regressed(case: CaseResult) -> None:
-    assert places(case) is None
+    assert places(case) is case
 
 
-def test_a_result_without_places_says_why() -> None:
-    case = result(SLOWER)
-    failed = places(case)
+LARGER = verdict("beyond-threshold", metric="peak_memory", better="memory", unit="B")
 
-    assert isinstance(failed, CasePlaces)
-    assert failed.why_not == "a launch that records places failed: it hung"
-    assert places(case, left_s=5.0).why_not == failed.why_not
-    assert places(case, left_s=2.0).why_not == "it takes about 3 s more: --distbench-confirm=auto:93"
-    assert places(case, Command(words=["true"])).why_not == "a command starts its processes itself"
+
+@pytest.mark.parametrize(("verdicts", "has"), [([SLOWER], (1, 0)), ([LARGER], (0, 1)), ([SLOWER, LARGER], (1, 1))])
+def test_a_result_without_places_says_why(verdicts: list[Finding], has: tuple[int, int]) -> None:
+    def why(*given: Any, **named: Any) -> str:
+        found = places(result(*verdicts), *given, **named)
+        known = [places for places in (found.places, found.memory_places) if places is not None]
+        assert has == (found.places is not None, found.memory_places is not None)
+        return known[0].why_not
+
+    assert why() == "a launch that records places failed: it hung"
+    assert why(left_s=5.0) == why()
+    assert why(left_s=2.0) == "it takes about 3 s more: --distbench-confirm=auto:93"
+    assert why(Command(words=["true"])) == "a command starts its processes itself"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_itself", "why_not"),
+    [
+        (60.0, False, "a launch that records places failed: it hung"),
+        (1.0, False, "it takes about 3 s more: --distbench-confirm=auto:4"),
+        (60.0, True, None),
+    ],
+)
+def test_memory_against_a_stored_baseline_has_places_of_other_code_in_the_time_of_a_confirmation(
+    seconds: float, is_itself: bool, why_not: str | None
+) -> None:
+    recorder = SimpleNamespace(is_itself=is_itself)
+    stored = {
+        "confirmer": SimpleNamespace(recorder=lambda *_: (recorder, None)),
+        "settings": SimpleNamespace(is_paired=False, confirm_budget_s=seconds),
+        "store": SimpleNamespace(path=lambda *_: None),
+    }
+    found = places(result(LARGER), stored=stored).memory_places
+
+    assert (found and found.why_not) == why_not

@@ -153,3 +153,14 @@ def test_one_of_two_causes_is_found_and_what_it_cannot_do_without() -> None:
 def test_hunks_are_told_apart_by_their_place() -> None:
     first, second = (Hunk(("a", "a"), (b"", b""), b"+x\n", start, 0, 1) for start in (1, 2))
     assert list(smallest([first, second], lambda chosen: second in chosen)) == [second]
+
+
+def test_the_distance_of_a_line_is_that_in_the_working_tree(tree: Tree) -> None:
+    hunks = tree.hunks()
+    first, removed, added, _ = (hunk for hunk in hunks if "lines.py" in hunk.names)
+    [new] = [hunk for hunk in hunks if "untracked.py" in hunk.names]
+
+    assert [first.distance("lines.py", line) for line in (1, 3)] == [0, 2]
+    assert [added.distance("lines.py", line) for line in (10, 12, 13, 20)] == [2, 0, 0, 7]
+    assert removed.distance("lines.py", 9) == 4
+    assert (new.distance("untracked.py", 40), new.distance("lines.py", 1)) == (0, float("inf"))

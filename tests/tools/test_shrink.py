@@ -15,10 +15,13 @@ from typing import IO, Any
 import pytest
 from support.launching import RunInside
 from support.repositories import git
+from support.results import result, verdict
+from support.results import run as run_record
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import locks
-from pytest_distbench.tools import shrink
+from pytest_distbench.tools import shrink, shrinking
+from pytest_distbench.tools.shares import Shares
 
 pytestmark = pytest.mark.spawn
 
@@ -118,16 +121,130 @@ def test_the_fewest_hunks_are_printed_and_nothing_is_left(
     assert not (project / "README").exists()
 
 
-def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_helps(
+SCATTERS = """
+import time
+
+import numbers_of
+
+kept = []
+
+
+def numbers(rank):
+    rank.record("took", numbers_of.SLOW + numbers_of.LAST + numbers_of.DEAD, unit="s", better="lower")
+
+
+def memory(rank):
+    import torch
+    kept.append(torch.ones(numbers_of.LAST * 2**18))
+    numbers(rank)
+
+
+def sleeps(rank):
+    for _ in rank.timed("step", warmup=1, iterations=5):
+        for _ in range(numbers_of.LAST):
+            time.sleep(0.005)
+"""
+
+
+def use(project: Path, body: str, **changes: int) -> None:
+    text = NUMBERS
+    for name, value in changes.items():
+        text = re.sub(rf"{name} = \d+", f"{name} = {value}", text)
+    (project / "numbers_of.py").write_text(text)
+    (project / "test_it.py").write_text(TEST.replace("step\n\ndef", f"{body} as step\n\ndef"))
+
+
+@pytest.fixture
+def scatters(project: Path) -> Path:
+    """A project whose test records 9 s: by its time, by its memory, or as it is."""
+    (project / "code_of.py").write_text(SCATTERS)
+    use(project, "numbers")
+    git(project, "commit", "-qam", "what scatters")
+    return project
+
+
+def added_by(patch: str) -> list[str]:
+    return [line for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
+
+
+def test_hunks_that_make_a_timing_slower_together_are_printed(
+    scatters: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Of 9 s that take 20 s now, one hunk adds 5 s, one 6 s, and one nothing."""
+    del inside
+    use(scatters, "numbers", SLOW=6, LAST=13, OTHER=2)
+    before = left(scatters)
+    code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+
+    assert (code, before) == (0, left(scatters)), progress
+    assert added_by(patch) == ["+SLOW = 6", "+LAST = 13"]
+    assert "  3 hunks: red: 100 % of the change, 2 pairs\n" in progress
+    assert "  1 hunk (numbers_of.py:10): green: 55 % of the change, 2 pairs\n" in progress
+    assert "2 of 3 hunks are enough, and the others are green: " in progress
+
+
+def test_the_hunk_with_more_memory_is_found_with_a_launch_of_each_side(
+    scatters: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    del inside
+    use(scatters, "memory", LAST=107, OTHER=2, SLOW=2)
+    code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+
+    assert code == 0, progress
+    assert "+LAST = 107" in patch
+    assert "1 of 3 hunks is enough, and the others are green: " in progress
+    assert re.search(r"  1 hunk \(numbers_of\.py:10\): red: \d+ % of the change, 1 pair\n", progress)
+
+
+def test_the_hunk_that_the_failure_names_is_tried_first(
+    scatters: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The line that sleeps has not changed; the hunk at it has, and it adds nothing."""
+    del inside
+    use(scatters, "sleeps", LAST=21, OTHER=2, SLOW=2)
+    code_of = SCATTERS.replace("            time.sleep", "            len('')\n            time.sleep")
+    (scatters / "code_of.py").write_text(code_of)
+    code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+
+    assert code == 0, progress
+    tries = [line for line in progress.splitlines() if line.startswith("  ")]
+    line = next(n for n, text in enumerate(code_of.splitlines(), 1) if "len" in text)
+    assert f"code_of.py:{line + 1} in sleeps" in progress
+    assert tries[0].startswith(f"  1 hunk (code_of.py:{line}): green: ")
+    assert "+LAST = 21" in patch
+    assert "1 of 4 hunks is enough" in progress
+
+
+def test_a_try_that_the_noise_does_not_decide_clears_no_hunk(
+    scatters: Path,
+    inside: None,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No try with fewer than all hunks is decided, so all of them stay."""
+    del inside
+    use(scatters, "numbers", SLOW=6, LAST=13, OTHER=2)
+    monkeypatch.setattr(shrinking, "LAST_LOOK", 2)
+    answers = iter([True])
+    monkeypatch.setattr(Shares, "are_enough", lambda *_: next(answers, None))
+    code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+
+    assert code == 0
+    assert len(added_by(patch)) == 3
+    assert "  1 hunk (numbers_of.py:10): unresolved: inconclusive: 55 % of the change, 2 pairs\n" in progress
+    assert progress.splitlines()[-1].startswith("3 of 3 hunks are enough: ")
+
+
+def test_a_test_that_is_green_is_refused_with_what_is_known(
     project: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     del inside
-    (project / "numbers_of.py").write_text(NUMBERS.replace("SLOW = 1", "SLOW = 9"))
+    (project / "numbers_of.py").write_text(NUMBERS.replace("SLOW = 1", "SLOW = 1  # as before"))
     code, out, _ = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
 
     assert code == 1
     assert "\ngreen: 2 exact metrics of 1 case are as in HEAD\n" in out
-    assert "git bisect run distbench verdict --metric took test_it.py --distbench-against HEAD" in out
+    assert "\ntook: unchanged" in out
 
     (project / "numbers_of.py").write_text(NUMBERS.replace("return LAST", "raise ValueError('broken')"))
     code, out, _ = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
@@ -140,6 +257,16 @@ def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_help
     code, out, _ = shrunk(capfdbinary, "HEAD", "--", "test_new.py")
     assert code == 1
     assert "the test does not exist in HEAD (" in out
+
+
+def test_what_more_pairs_may_decide_is_told() -> None:
+    record = run_record(result(verdict("noise", reason="not clear after 28 pairs")))
+    told = list(shrink._why_not(record, "main", "test_it.py"))
+
+    assert told[1:] == [
+        "step: inconclusive: not clear after 28 pairs",
+        "more pairs may decide it: --distbench-launches=5:60",
+    ]
 
 
 @pytest.mark.parametrize(

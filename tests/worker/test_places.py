@@ -146,12 +146,12 @@ def test_operators_belong_to_lines_and_those_of_the_backward_pass_to_the_line_of
 @pytest.mark.parametrize("function", ["sleep", "compute"])
 def test_time_without_operators_is_sampled(module: ModuleType, function: str) -> None:
     found = recorded(module, function)
-    longest = max(found.spots, key=lambda spot: spot.time_s)
+    longest = max(found.spots, key=lambda spot: spot.amount)
 
     assert longest.stack[-1][2] == function
     assert longest.what == "Python"
     assert longest.calls == 0
-    assert longest.time_s > found.iteration_s / 2
+    assert longest.amount > found.iteration_s / 2
 
 
 def test_a_library_that_waits_does_so_under_whatever_wraps_it(
@@ -160,7 +160,7 @@ def test_a_library_that_waits_does_so_under_whatever_wraps_it(
     monkeypatch.setattr(places, "_WAITS", ("threading.py",))
     found = recorded(module, "wait")
 
-    assert max(found.spots, key=lambda spot: spot.time_s).what == f"{WAITING}Event.wait"
+    assert max(found.spots, key=lambda spot: spot.amount).what == f"{WAITING}Event.wait"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -185,7 +185,7 @@ def test_waiting_for_data_is_at_the_lines_of_the_workers(module: ModuleType, tmp
 
     assert [name for _, _, name in decoding.stack] == ["Rows.__getitem__", "load"]
     assert decoding.what == DATA
-    assert min(spot.time_s for spot in found.spots) > -1e-6  # two workers do not explain more than was waited
+    assert min(spot.amount for spot in found.spots) > -1e-6  # two workers do not explain more than was waited
 
 
 def test_a_worker_that_is_forked_in_an_iteration_records_no_operators(module: ModuleType) -> None:

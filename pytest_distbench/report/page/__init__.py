@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pytest_distbench.errors import error_text
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import comparable, compared_fingerprints, count, payload_bytes, ranks_of
-from pytest_distbench.judging.places import calls_text, rank_text
+from pytest_distbench.judging.places import calls_text, changed_text, rank_text
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
@@ -263,15 +263,23 @@ def communication(result: CaseResult) -> Iterator[Chart]:
 
 
 def places(result: CaseResult) -> Iterator[Chart]:
-    """Lines of the code that explain a regression, with the time that an iteration of each side spends there."""
-    if (found := result.places) is not None:
-        rows = [(rank_text(row), _explained(row), short(row.times_s[0]), short(row.times_s[1])) for row in found.rows]
-        yield pairs(f"Where an iteration of {found.metric} takes longer", "s", rows, note=found.sentence)
+    """Lines of the code that explain a regression, with the time or memory that each side takes there."""
+    for found in filter(None, (result.places, result.memory_places)):
+        counted, title = (
+            ("calls", f"Where an iteration of {found.metric} takes longer")
+            if found.unit == "s"
+            else ("tensors", f"Where {found.metric} is held")
+        )
+        rows = [
+            (rank_text(row), _explained(row, counted), short(row.amounts[0]), short(row.amounts[1]))
+            for row in found.rows
+        ]
+        yield pairs(title, found.unit, rows, note=found.sentence)
 
 
-def _explained(row: PlaceRow) -> str:
-    calls = f" {calls_text(row)} calls" if any(row.calls) else ""
-    changed = f", changed at {row.changed_at}" if row.changed_at else ""
+def _explained(row: PlaceRow, counted: str) -> str:
+    calls = f" {calls_text(row)} {counted}" if any(row.calls) else ""
+    changed = f", changed at {changed_text(row)}" if changed_text(row) else ""
     return f"{format_percent(row.share)} of the change: {row.what}{calls}{changed}"
 
 

@@ -185,10 +185,10 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
 
 def test_a_place_has_a_bar_for_each_side_and_says_what_explains_it() -> None:
     row = PlaceRow(
-        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
-        changed_at="train.py:31",
+        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), amounts=(0.0031, 0.00623), share=0.92,
+        changed_at=("train.py", 31),
     )  # fmt: skip
-    late = replace(row, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    late = replace(row, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at=("", 0))
     [chart] = places(result(places=CasePlaces(metric="step", rows=[row, late], sentence="92 % of the added 3.4 ms")))
 
     assert chart["note"] == "92 % of the added 3.4 ms"
@@ -198,3 +198,11 @@ def test_a_place_has_a_bar_for_each_side_and_says_what_explains_it() -> None:
         ("layers.py:9 in norm, in rank 1", "8 % of the change: Python", 0.0031, 0.00623),
     ]
     assert list(places(result())) == []
+
+
+def test_a_place_that_holds_more_memory_has_bars_of_bytes() -> None:
+    row = PlaceRow(place=("layers.py", 9, "norm"), what="aten::mm", calls=(1, 12), amounts=(1000, 2000), share=0.9)
+    [chart] = places(result(memory_places=CasePlaces(metric="peak_memory", unit="B", rows=[row], sentence="90 %")))
+
+    assert (chart["title"], chart["unit"], chart["note"]) == ("Where peak_memory is held", "B", "90 %")
+    assert chart["rows"] == [("layers.py:9 in norm", "90 % of the change: aten::mm 1 -> 12 tensors", 1000, 2000)]
