@@ -197,7 +197,7 @@ def peak(*done: Done, sources: dict[str, list[str]] = SOURCES) -> RankPlaces:
     return RankPlaces(loops=[], peaks={"peak_memory": spots}, sources=sources)
 
 
-def test_the_line_that_holds_the_most_more_is_first_and_what_no_tensor_holds_is_told() -> None:
+def test_the_line_that_holds_the_most_more_is_first_and_what_no_tensor_holds_is_shown() -> None:
     more = peak(USUAL | {(NORM, "aten::mm"): (12, 63.0), (STEP, "Python"): (1, 31.0)})
     found = compare_peaks([peak(USUAL), more], [peak(USUAL)] * 2, "peak_memory", added_bytes=100 * MIB)
 

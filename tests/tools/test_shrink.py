@@ -259,7 +259,7 @@ def test_a_test_that_is_green_is_refused_with_what_is_known(
     assert "the test does not exist in HEAD (" in out
 
 
-def test_what_more_pairs_may_decide_is_told() -> None:
+def test_an_open_set_says_that_more_pairs_may_decide_it() -> None:
     record = run_record(result(verdict("noise", reason="not clear after 28 pairs")))
     told = list(shrink._why_not(record, "main", "test_it.py"))
 
