@@ -104,6 +104,7 @@ AGREEING_LAUNCHES = 3
 MORE_LAUNCHES = "more launches are needed"
 MARKEDLY = 1.5  # an iteration that takes this many times as long is slow
 _SCATTER = 0.025  # standard deviation of pairs, as a logarithm, that hides small slowdowns
+_BY_CPU: Statistic = "A/B CPU time"
 _AGREES = 0.5  # share of the tolerance that added CPU time explains, and by which a timing is slower, at least
 MORE_MEMORY = "more memory, and other software versions"
 
@@ -319,7 +320,7 @@ class Comparison(Compared):
     def by_cpu_time(self) -> Comparison | None:
         """The comparison of pairs by CPU time, which other processes change less than wall time; None if unknown."""
         sides = [
-            [replace(m, value=m.companions.get(CPU_S) or None, better="lower", spread=None) for m in side]
+            [replace(m, value=value_by(_BY_CPU, m), better="lower", spread=None) for m in side]
             for side in (self.candidate, self.baseline, self.control)
         ]
         if not self.is_paired or any(m.value is None for side in sides for m in side):
@@ -329,8 +330,8 @@ class Comparison(Compared):
             baseline=sides[1],
             control=sides[2],
             under=dataclasses.replace(self.under, comparisons=CAUTION * self.under.comparisons),
-            ab=f"{self.ab}, CPU time of all ranks" if self.ab else "",
-            statistic="A/B CPU time",
+            ab=f"{self.ab}, CPU time of a rank" if self.ab else "",
+            statistic=_BY_CPU,
         )
 
     @property
@@ -408,8 +409,8 @@ def value_by(statistic: Statistic, launch: Sample) -> float | None:
     """A launch's value under the named statistic, such as ``sqrt(min x p25)``; None if it cannot be computed."""
     if statistic.endswith("sqrt(min x p25)"):
         return fast_value(launch)
-    if statistic == "A/B CPU time":
-        return launch.companions.get(CPU_S)
+    if statistic == _BY_CPU:
+        return launch.companions.get(CPU_S, 0.0) / max(1, launch.ranks) or None
     of_all = next((of for of, names in _STATISTICS.items() if statistic in names), None)
     return launch.value if of_all is None else of_all(launch)
 
@@ -591,11 +592,11 @@ def slower_by_cpu_time(c: Comparison) -> Finding | None:
     if c.metric.unit != "s" or by_cpu is None or by_cpu.is_vetoed or not by_cpu.is_clear(1.0):
         return None
     then_s, now_s, wall_s = (geometric_mean(values) or 0.0 for values in (by_cpu.old, by_cpu.new, c.old))
-    added = min(c.change, math.log1p((now_s - then_s) / max(1, c.metric.ranks) / wall_s))
+    added = min(c.change, math.log1p((now_s - then_s) / wall_s))
     if added <= _AGREES * c.difference.wanted:
         return None
     found = by_cpu.noisy("beyond-threshold")
-    reason = found.reason or f"CPU time of all ranks {format_change(by_cpu.ratio or 1.0)}"
+    reason = found.reason or f"CPU time of a rank {format_change(by_cpu.ratio or 1.0)}"
     return replace(found, reason=f"{reason}; wall time {format_change(c.ratio or 1.0)}", companions=c.companions)
 
 

@@ -32,6 +32,7 @@ from pytest_distbench.units import format_bytes, format_percent, format_seconds
 _MOST_ROWS = 5
 _LEAST_SHARE = 0.1  # of the added time that a place needs to be named
 _LEAST_COUNTED = 0.05  # the same where calls differ
+_LEAST_CHANGED = 0.01  # the same on a changed line
 _NOISES = 2.0  # a place by time alone exceeds so many times what its two baseline launches differ by
 _DEVIATIONS = 4.0  # and so many standard deviations of what all places scatter by: the largest of many is not one
 _CONFIDENCE = 0.999  # or this quantile of Student's t: few places estimate their standard deviation badly
@@ -257,7 +258,7 @@ def _rows(
         elif shows is None and then_s:
             noise = math.inf
         by_time = share >= _LEAST_SHARE and beyond_s > noise
-        if not (counted and share >= _LEAST_COUNTED) and not by_time:
+        if not (counted and share >= (_LEAST_CHANGED if at in changed else _LEAST_COUNTED)) and not by_time:
             continue
         everywhere = len(of_ranks) == len(tables) and min(of_ranks)[0] > beyond_s / 2
         everywhere |= bool(counted) and all(at in t and what in t[at] and t[at][what].is_counted for t in tables)

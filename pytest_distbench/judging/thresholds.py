@@ -32,7 +32,7 @@ over the other's. What slows the machine slows both, and cancels. Judged after 5
    ``alpha`` is the run's error rate divided by its comparisons, and shared over the looks, the later the more.
 2. Mean of ``d`` over the limit: *regressed*; below minus the limit: *improved*. Both end the question.
 3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
-4. A timing that is not slower by this *regressed* too if the CPU time of all ranks is, by its own noise, and if the
+4. A timing that is not slower by this *regressed* too if its CPU time is, by its own noise, and if the
    timing and the added CPU time per rank both exceed half of the tolerance.
 5. Otherwise more pairs; at the last look *inconclusive*.
 

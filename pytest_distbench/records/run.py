@@ -62,7 +62,7 @@ STATISTICS: dict[Statistic, StatisticWords] = {
     "A/B": _average("A/B", "its value (of a timing: 25th percentile of iterations)", of="pairs of launches"),
     **{name: _average(shown, of_each) for name, _, shown, of_each in _BY_ITERATIONS},
     **{name: _average(f"{shown}, A/B", of_each, of="pairs of launches") for _, name, shown, of_each in _BY_ITERATIONS},
-    "A/B CPU time": _average("CPU time, A/B", "the CPU time of all ranks in an iteration", of="pairs of launches"),
+    "A/B CPU time": _average("CPU time, A/B", "the CPU time of an iteration, mean over ranks", of="pairs of launches"),
     "mean of seeds": StatisticWords("mean of seeds", "mean of the seeds, each the mean of its launches"),
     "trimmed mean of seeds": StatisticWords(
         "trimmed mean of seeds", "mean of the seeds without the lowest and the highest, from five seeds on"

@@ -187,29 +187,29 @@ class PlaceRecorder(TorchDispatchMode):
         name = func.name().partition(".")[0]
         if self._is_inside or self._sampled is None or name.startswith(_MARKS):
             return func(*args, **(kwargs or {}))
+        self._is_inside = True
         entered = time.perf_counter()
         stack, in_backward = self._callers.of(sys._getframe(1))
-        self._is_inside = True
         began = time.perf_counter()
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self._synchronize()
             ended = time.perf_counter()
-            self._is_inside = False
             seen = self._operators[stack, f"{name} ({BACKWARD})" if in_backward else name]
             seen[0] += 1
             seen[1] += ended - began
             now = time.perf_counter()
             self._apart_s += now - entered
             self._own_s += (now - ended) + (began - entered)
+            self._is_inside = False
 
     def _sample(self) -> None:
         while not self._ended.wait(_SAMPLED_S):
             before, frame = self._sampled, sys._current_frames().get(self._main)
-            if before is None or frame is None or self._is_inside:
-                continue
-            now, apart_s = time.perf_counter(), self._apart_s
+            apart_s, now = self._apart_s, time.perf_counter()
+            if before is None or frame is None or self._is_inside or apart_s != self._apart_s:
+                continue  # the main thread was at an operator meanwhile: the next sample has this time
             stack, what = self._stacks.of(frame)[0], self._stacks.what(frame)
             passed_s = now - before[0] - (apart_s - before[1])
             if what == DATA:
@@ -295,18 +295,20 @@ def sampled_workers(path: Path, root: str) -> Iterator[None]:
     """Let workers that data loaders start meanwhile sample themselves, and warm the recorder of this rank up."""
     with PlaceRecorder("", root, lambda: None):
         torch.empty(0)  # what the first operator imports is no iteration's
-    begin = DataLoader.__iter__
 
-    def begin_sampled(loader: DataLoader[Any]) -> Any:
-        if loader.num_workers and not isinstance(loader.worker_init_fn, InWorker):
-            loader.worker_init_fn = InWorker(loader.worker_init_fn, str(path), root)
-        return begin(loader)
+    def begin(loader: DataLoader[Any]) -> Callable[[int], None] | None:
+        then: Callable[[int], None] | None = vars(loader).get("worker_init_fn")
+        return InWorker(then, str(path), root) if loader.num_workers else then
 
-    DataLoader.__iter__ = begin_sampled  # type: ignore[method-assign]
+    def keep(loader: DataLoader[Any], then: Callable[[int], None] | None) -> None:
+        vars(loader)["worker_init_fn"] = then
+
+    # subclasses that start their workers themselves (torchdata's StatefulDataLoader) read the attribute, too
+    DataLoader.worker_init_fn = property(begin, keep)  # type: ignore[assignment]
     try:
         yield
     finally:
-        DataLoader.__iter__ = begin  # type: ignore[method-assign]
+        del DataLoader.worker_init_fn  # type: ignore[misc]
 
 
 def read_work(path: Path) -> list[_Work]:

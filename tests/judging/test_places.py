@@ -69,6 +69,15 @@ def test_calls_that_differ_stand_before_a_place_that_takes_more_time() -> None:
     assert "25 % of the added 4 ms" in found.sentence
 
 
+def test_calls_that_differ_on_a_changed_line_are_named_whatever_share_they_explain() -> None:
+    more = USUAL | {(STEP, "aten::_to_copy"): (4, 0.1)}
+    changed = rank(more, sources={**SOURCES, "train.py": [*MODEL[:4], "line 5 in float64"]})
+
+    for now, named in ((rank(more), []), (changed, [STEP])):
+        found = compare_places([now], [rank(USUAL)], [rank(USUAL)], "step", added_s=5 * MS)
+        assert [row.place for row in found.rows] == named
+
+
 def test_calls_that_differ_between_two_launches_of_the_baseline_are_no_difference() -> None:
     found = compared(rank(USUAL | {(NORM, "aten::mm"): (13, 3.1)}), again=USUAL | {(NORM, "aten::mm"): (14, 3.3)})
 

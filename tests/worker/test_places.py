@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -163,8 +164,17 @@ def test_a_library_that_waits_does_so_under_whatever_wraps_it(
     assert max(found.spots, key=lambda spot: spot.amount).what == f"{WAITING}Event.wait"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_waiting_for_data_is_at_the_lines_of_the_workers(module: ModuleType, tmp_path: Path, method: str) -> None:
+class OwnIteration(DataLoader[Any]):
+    """Starts its workers itself, as torchdata's StatefulDataLoader does."""
+
+    def __iter__(self) -> Any:
+        return self._get_iterator()
+
+
+@pytest.mark.parametrize(("method", "loader"), [("fork", DataLoader), ("spawn", DataLoader), ("fork", OwnIteration)])
+def test_waiting_for_data_is_at_the_lines_of_the_workers(
+    module: ModuleType, tmp_path: Path, method: str, loader: type[DataLoader[Any]]
+) -> None:
     profiler = Profiler(
         files=LaunchFiles(tmp_path), rank=0, is_whole=False, root=str(tmp_path), is_on_device=False,
         synchronize=lambda: None, barrier=lambda: None, in_loop=lambda: True,
@@ -172,13 +182,15 @@ def test_waiting_for_data_is_at_the_lines_of_the_workers(module: ModuleType, tmp
     watch = profiler.watch(HostStopwatch(Delay(0.0, time.perf_counter)), "step")
     with profiler.body():
         options = {"num_workers": 2, "prefetch_factor": 1, "worker_init_fn": module.double}
-        batches = iter(DataLoader(module.Rows(), multiprocessing_context=method, **options))
+        made = loader(module.Rows(), multiprocessing_context=method, **options)
+        batches = iter(made)
         for _ in range(4):  # more than are loaded ahead
             next(batches)
         for _ in range(4):
             watch.start()
             module.load(batches)
             watch.stop()
+    assert made.worker_init_fn is module.double
     [found] = msgspec.json.decode(profiler.files.places(0).read_bytes(), type=RankPlaces).loops
     decodes = ("code/train_it.py", line_of("it decodes"), "Rows.__getitem__")
     [decoding] = [spot for spot in found.spots if spot.stack[:1] == [decodes]]
