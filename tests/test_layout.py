@@ -20,11 +20,11 @@ BUDGETS = {
     # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong,
     # networks without float64, averages of weights, modules of simulated ranks; words on screens; any model under each
     # layout, without a test file, of whatever batch and labels; the line where a regressed timing lost its time, of a
-    # loader's workers too; the path of a test
-    "pytest_distbench": Budget(262, 66_140),
+    # loader's workers too; the path of a test; what a launch reads of /proc without pathlib, launchings before sessions
+    "pytest_distbench": Budget(262, 66_235),
     # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
-    # each pattern in which a module may be wrong; models of a library; six more frameworks
-    "tests": Budget(327, 63_362),
+    # each pattern in which a module may be wrong; models of a library; six more frameworks; runs that load no torch
+    "tests": Budget(327, 63_500),
 }
 """A number that rises needs its reason in a comment on its line."""
 
