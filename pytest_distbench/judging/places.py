@@ -246,7 +246,7 @@ def _rows(
     rows = []
     for at, of_ranks in found.items():
         beyond_s, rank = max(of_ranks)
-        cells, share = tables[rank][at], min(1.0, beyond_s / added_s)
+        cells, share = tables[rank][at], beyond_s / added_s
         counted = {what: cell for what, cell in cells.items() if cell.is_counted}
         own = {what: cell for what, cell in cells.items() if what in counted or not counted}
         what, lead = max(own.items(), key=lambda item: (item[1].added_s, item[0]))
@@ -277,6 +277,8 @@ def _rows(
     def is_exact(row: PlaceRow) -> bool:
         return row.share >= _LEAST_SHARE and (row.is_counted or not row.amounts[0])
 
+    most = max(1.0, sum(row.share for row in rows))  # recorded places may add more than what was judged
+    rows = [replace(row, share=row.share / most) for row in rows]
     return sorted(rows, key=lambda row: (not is_exact(row), -row.share))
 
 

@@ -185,6 +185,7 @@ class PlaceRecorder(TorchDispatchMode):
     ) -> Any:
         del types
         name = func.name().partition(".")[0]
+        name += " (.item())" * (name == "aten::_local_scalar_dense")
         if self._is_inside or self._sampled is None or name.startswith(_MARKS):
             return func(*args, **(kwargs or {}))
         self._is_inside = True

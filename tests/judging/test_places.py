@@ -69,6 +69,14 @@ def test_calls_that_differ_stand_before_a_place_that_takes_more_time() -> None:
     assert "25 % of the added 4 ms" in found.sentence
 
 
+def test_shares_of_places_that_add_more_than_was_judged_are_of_their_sum() -> None:
+    both = USUAL | {(NORM, "aten::mm"): (24, 6), (READ, "aten::copy_"): (4, 5)}
+    found = compare_places([rank(both)], [rank(USUAL)], [rank(USUAL)], "step", added_s=2 * MS)
+
+    assert [(row.place, row.share) for row in found.rows] == [(NORM, 0.5), (READ, 0.5)]
+    assert found.sentence.startswith("50 % of the added 2 ms: ")
+
+
 def test_calls_that_differ_on_a_changed_line_are_named_whatever_share_they_explain() -> None:
     more = USUAL | {(STEP, "aten::_to_copy"): (4, 0.1)}
     changed = rank(more, sources={**SOURCES, "train.py": [*MODEL[:4], "line 5 in float64"]})
