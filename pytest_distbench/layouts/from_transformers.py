@@ -16,7 +16,7 @@ import os
 import re
 import unittest
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -366,18 +366,28 @@ def _own_plan(run: Pass) -> None:
     run.train(model)
 
 
-def _check_outputs(model: Any, layers: Iterable[nn.Module]) -> None:
-    """Skip, on all ranks alike, if a layer returns more than hidden states."""
+def _check_layers(base: Any) -> None:
+    """Skip, on all ranks alike, unless hidden states alone go into the layers as they came, and out of them.
 
-    def check(_layer: nn.Module, _args: object, output: object) -> None:
+    A stage gets the hidden states of the one before as ``inputs_embeds``.
+    """
+
+    def check_input(_layer: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not torch.equal(args[0] if args else kwargs["hidden_states"], embedded):
+            raise unittest.SkipTest("its forward pass changes inputs_embeds, which are what a stage gets")
+
+    def check_output(_layer: nn.Module, _args: object, output: object) -> None:
         if not isinstance(output, torch.Tensor):
             raise unittest.SkipTest(
-                "its layers pass more than hidden states to each other, which are what a stage gets"
+                "its layers pass more to each other than hidden states, which are what a stage gets"
             )
 
-    hooks = [layer.register_forward_hook(check) for layer in layers]
+    hooks = [base.layers[0].register_forward_pre_hook(check_input, with_kwargs=True)]
+    hooks += [layer.register_forward_hook(check_output) for layer in base.layers]
     with torch.no_grad():
-        model(torch.full((1, _LENGTH), _FIRST_TOKEN, device=next(model.parameters()).device))
+        tokens = torch.full((1, _LENGTH), _FIRST_TOKEN, device=next(base.parameters()).device)
+        embedded = base.get_input_embeddings()(tokens)
+        type(base).forward(base, inputs_embeds=embedded)
     for hook in hooks:
         hook.remove()
 
@@ -398,6 +408,8 @@ class _Stages:
     def __getitem__(self, stage: int) -> nn.Module:
         model = self._model
         base, last = _base(model), self._ranks - 1
+        if "layers" not in self._plan:
+            raise unittest.SkipTest("its pp_plan names no layers")
         at = self._plan.index("layers")
         others = [*self._plan[:at] * (stage > 0), *self._plan[at + 1 :] * (stage < last)]
         if unknown := {name for name, part in base.named_children() if [*part.parameters()]} - {*self._plan}:
@@ -406,7 +418,7 @@ class _Stages:
             raise unittest.SkipTest("its forward pass takes no inputs_embeds, which are what a stage gets")
         if getattr(model.config, "tie_word_embeddings", False) and base is not model:
             raise unittest.SkipTest("its embedding and its head are one weight, which no stage holds alone")
-        _check_outputs(model, base.layers)
+        _check_layers(base)
         for name in others:
             setattr(base, name, PipelineIdentityLayer())
         bounds = [len(base.layers) * i // self._ranks for i in (stage, stage + 1)]

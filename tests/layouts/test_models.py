@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import types
 import unittest
@@ -183,6 +184,47 @@ def test_a_model_of_a_library_that_draws_random_numbers_in_training_is_skipped(m
 
     with pytest.raises(unittest.SkipTest, match="it draws random numbers in training"):
         models.compare_model(asked_for("ddp"))
+
+
+class Decoder(nn.Module):
+    """Layers as in a model of transformers, which scales what goes into them, or returns more from them."""
+
+    def __init__(self, scale: float, returns: int) -> None:
+        super().__init__()
+        self.embed, self.scale, self.returns = nn.Embedding(128, 4), scale, returns
+        self.layers = nn.ModuleList(self.Layer(returns) for _ in range(2))
+
+    class Layer(nn.Linear):
+        def __init__(self, returns: int) -> None:
+            super().__init__(4, 4)
+            self.returns = returns
+
+        def forward(self, input: torch.Tensor) -> Any:  # noqa: A002 torch's name of it
+            return super().forward(input) if self.returns == 1 else (super().forward(input), None)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def forward(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        found = inputs_embeds * self.scale
+        for layer in self.layers:
+            found = layer(found) if self.returns == 1 else layer(found)[0]
+        return found
+
+
+@pytest.mark.parametrize(
+    ("scale", "returns", "reason"),
+    [(1.0, 1, ""), (12.0, 1, "its forward pass changes inputs_embeds"), (1.0, 2, "its layers pass more to each other")],
+)
+def test_a_pipeline_is_not_run_where_hidden_states_are_not_all_that_a_stage_needs(
+    scale: float, returns: int, reason: str
+) -> None:
+    check = pytest.importorskip("pytest_distbench.layouts.from_transformers", exc_type=ImportError)._check_layers
+    model = Decoder(scale, returns)
+
+    with pytest.raises(unittest.SkipTest, match=reason) if reason else contextlib.nullcontext():
+        check(model)
+    assert reason or not model.layers[0]._forward_hooks
 
 
 def test_where_one_rank_skips_all_do() -> None:
