@@ -336,7 +336,7 @@ class Comparison(Compared):
 
     @property
     def companions(self) -> dict[str, tuple[float, float]]:
-        """Secondary signals of a timing, such as CPU time, by name: (mean of the baseline, mean of this run)."""
+        """Secondary signals of a timing, such as CPU time, by name: (median of the baseline, median of this run)."""
         names = self.metric.companions.keys() & (self.baseline[0].companions.keys() if self.baseline else ())
         return {
             name: (_of_companion(self.baseline, name), _of_companion(self.candidate, name))
