@@ -140,9 +140,10 @@ def memory(rank):
 
 
 def sleeps(rank):
+    import torch
     for _ in rank.timed("step", warmup=1, iterations=5):
         for _ in range(numbers_of.LAST):
-            time.sleep(0.005)
+            time.sleep(torch.full((), 0.005).item())
 """
 
 
@@ -199,7 +200,10 @@ def test_the_hunk_with_more_memory_is_found_with_a_launch_of_each_side(
 def test_the_hunk_that_the_failure_names_is_tried_first(
     scatters: Path, inside: None, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """The line that sleeps has not changed; the hunk at it has, and it adds nothing."""
+    """The line that sleeps has not changed, but calls an operator more often, which no noise hides.
+
+    The hunk next to it has changed, and adds nothing.
+    """
     del inside
     use(scatters, "sleeps", LAST=21, OTHER=2, SLOW=2)
     code_of = SCATTERS.replace("            time.sleep", "            len('')\n            time.sleep")
