@@ -96,7 +96,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
 
     assert len(pages) <= 8
     assert (
-        words(pages) <= 13_590
+        words(pages) <= 13_610
     )  # runs of new releases by hand; the first verdict; small slowdowns, iterations of a launch
 
 
