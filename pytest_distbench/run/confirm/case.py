@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_distbench.judging.screening import SUSPICIOUS, is_timing
-from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.terms import by_metric, version_changes
 from pytest_distbench.judging.thresholds import LOOKS, share_of_iterations
 from pytest_distbench.records.metric import PHASE
 from pytest_distbench.records.record import replace
@@ -69,17 +69,15 @@ class Suspect(StoredComparison):
 
     @property
     def iterations_share(self) -> float:
-        """Share of the iterations of timed loops that a launch runs; all of them if digits are asked about.
-
-        Noise is that of the stored launches.
-        """
+        """Share of the iterations of timed loops that a launch runs; all of them if digits are asked about."""
         looped_s = self._looped_s
         if not looped_s or not self.are_timings or self.variant.is_itself or any(map(are_asked_about, self.verdicts)):
             return 1.0
         overhead = max(0.0, self.result.launches[0].wall_s / looped_s - 1)
-        stored = self.baseline.metrics if self.baseline is not None else {}
+        stored, current = self.baseline.metrics if self.baseline is not None else {}, by_metric(self.result.launches)
         asked = [v.metric for v in self.verdicts if is_timing(v, v.unit) and v.is_judged]
-        return max((share_of_iterations(stored.get(metric, ()), overhead) for metric in asked), default=1.0)
+        shares = [share_of_iterations(stored.get(key, ()), current.get(key, ()), overhead) for key in asked]
+        return max(shares, default=1.0)
 
     @property
     def takes_s(self) -> float:
