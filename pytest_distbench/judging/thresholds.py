@@ -99,8 +99,6 @@ CAUTION = 5  # divisor of the error rate if all iterations are judged, because t
 
 FEWEST_STORED = 5  # launches: fewer do not show how much all of their iterations differ
 
-FEWEST_ITERATIONS = 10  # of a launch, for a lower quantile
-
 FIRST_LOOK, LAST_LOOK = 5, 28  # pairs
 
 FEWEST_PAIRS = 3  # with fewer the noise between pairs is unknown
@@ -369,26 +367,6 @@ def variance_of_iterations(measurement: Sample) -> float | None:
         return None
     density = 0.25 / max(spread.median - spread.p25, 1e-12 * spread.p25)
     return float(0.25 * 0.75 / (spread.n * density**2 * spread.p25**2))
-
-
-def share_of_iterations(stored: Sequence[Sample], current: Sequence[Sample], overhead: float) -> float:
-    """Return the share of its iterations with which launches of a loop, in the same time, detect most.
-
-    More iterations average their own noise, and more launches also that between processes, but each has to start. The
-    optimum of two-stage sampling: T. Kalibera, R. Jones, *Rigorous benchmarking in reasonable time*, ISMM 2013.
-
-    Args:
-        stored: launches that show the noise between launches.
-        current: launches with the spread of their iterations.
-        overhead: seconds of a launch outside of its loops, over those in them.
-    """
-    variances = [v for v in map(variance_of_iterations, current) if v is not None]
-    if len(stored) < FEWEST_STORED or not variances or noise_of(stored) is None:
-        return 1.0
-    within = statistics.median(variances)  # each is estimated from a quarter of a launch
-    between = statistics.variance(fast_logs(stored, timed=False)) - within
-    fewest = max(FEWEST_ITERATIONS / m.spread.n for m in current if m.spread is not None)
-    return min(1.0, max(fewest, math.sqrt(within / between * overhead))) if between > 0 else 1.0
 
 
 def noise_of(launches: Sequence[Sample]) -> float | None:

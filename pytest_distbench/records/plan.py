@@ -220,7 +220,6 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
-    iterations_share: float = 1.0  # of the iterations of a timed loop that it runs; the same on both sides of an A/B
     delay: float = 0.0  # injected slowdown: what is timed takes longer by this share of itself
     profiled: Literal["", "loops", "whole", "places", "memory"] = ""
     """What torch's profiler records for a trace, or ``places``, ``memory`` these too; timings are no measurements."""

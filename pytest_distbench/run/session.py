@@ -135,13 +135,7 @@ class Session:
         return source
 
     def interleaved(
-        self,
-        request: LaunchRequest,
-        variant: Variant,
-        known: Sequence[LaunchRecord],
-        left_s: float,
-        *,
-        iterations_share: float = 1.0,
+        self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord], left_s: float
     ) -> Source:
         """Launches of a suspicious case, each interleaved with two of its baseline commit.
 
@@ -150,7 +144,6 @@ class Session:
         if variant.is_itself:
             return self.launches_of(request)
         bounded = in_time(request, [launch.wall_s for launch in known], left_s=left_s)
-        bounded = replace(bounded, iterations_share=iterations_share)
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
     def source_for(self, request: CaseRequest, rerun: Rerun | None) -> Source:
@@ -159,11 +152,8 @@ class Session:
         assert launched is not None
         if rerun is None or key not in rerun.sources:
             return self.source(launched)
-        known, variant, left_s = rerun.sources[key], rerun.variants.get(key), rerun.budget.left_s
-        if variant is None:
-            return known
-        share = rerun.suspects[key].iterations_share if key in rerun.suspects else 1.0
-        return self.interleaved(launched, variant, known.launches, left_s, iterations_share=share)
+        known, variant = rerun.sources[key], rerun.variants.get(key)
+        return known if variant is None else self.interleaved(launched, variant, known.launches, rerun.budget.left_s)
 
     def launches_of(self, request: LaunchRequest) -> Source:
         """The launches of a case, alone, with the reason why they cannot be interleaved, if there is one."""
@@ -297,18 +287,12 @@ class Session:
         with rerun.budget.setting_aside(for_places(suspect.launches)[1]), rerun.budget.waiting(alone):
             turn = self.launching.turn
             self.launching.turn = lambda: rerun.budget.waiting(turn())  # waiting for other runs is free
-            confirmation = Confirmation(request, suspect, rerun)
-            again = functools.partial(
-                self.interleaved,
-                known=suspect.launches,
-                left_s=rerun.budget.left_s,
-                iterations_share=suspect.iterations_share,
-            )
+            confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s
             result = confirmation.result(
                 source,
                 here=self.confirmer.here,
-                exchanged=again(launched, exchanged) if launched else None,
-                of_its_time=again(launched, old) if launched and old else None,
+                exchanged=self.interleaved(launched, exchanged, suspect.launches, left_s) if launched else None,
+                of_its_time=self.interleaved(launched, old, suspect.launches, left_s) if launched and old else None,
             )
         self.launching.release(exchanged)
         if source.failed:

@@ -262,13 +262,6 @@ class PairedLaunches(Launches):
         found = self._launching.launch_pair(
             self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
         )
-        failed = [record for record in found if record is not None and record.outcome == "failed"]
-        if failed and self._request.iterations_share < 1.0:
-            for record in failed:
-                self._launching.forget(record)
-            self._request = replace(self._request, iterations_share=1.0)  # a body may need all of its iterations
-            self.add(only=only)
-            return
         if self._variant.judged is not None and found[0] is not None and found[0].outcome == "skipped":
             found[0] = self._judge_skip(found[0])
         records = [record for record in found if record is not None]

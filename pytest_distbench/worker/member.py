@@ -62,7 +62,6 @@ class Member:
         self.notebook = Notebook()
         self.is_memory_its_own = True
         self._waited_s = 0.0
-        self.iterations_share = plan.iterations_share
         self.delay = Delay(plan.delay, self.own_clock)
         self.phases = Phases(
             self.notebook,

@@ -14,8 +14,6 @@ from support.launching import RunInside
 from support.processes import LIMIT_S
 from support.repositories import git
 
-from pytest_distbench.run.confirm import Suspect
-
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
 
 SUITE = """
@@ -292,34 +290,6 @@ def test_always_confirms_what_is_not_suspicious_too(project: Path, run_inside: R
     [found] = json.loads((project / "run.json").read_text())["results"]
     assert [v["kind"] for v in found["verdicts"] if v["metric"] == "step"] == ["unchanged"]
     assert found["confirmation"]["launches"]
-
-
-TIMED = """
-    import time
-
-    def body(rank):
-        iterations = [i for i in rank.timed("step", warmup=1, iterations=20) if time.sleep(0.001) or i >= 0]
-        assert len(iterations) >= {fewest}, "wanted all iterations"
-
-    def test_step(distbench):
-        distbench.run(body, tolerance=3.0)
-"""
-
-
-@pytest.mark.parametrize(("fewest", "count"), [(0, 10), (20, 20)])
-def test_launches_run_a_share_of_the_iterations_or_all_where_the_body_needs_them(
-    project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, fewest: int, count: int
-) -> None:
-    (project / "test_it.py").write_text(textwrap.dedent(TIMED.format(fewest=fewest)))
-    run_inside("--distbench-update=all", "--distbench-launches=2").assert_outcomes(passed=1)
-    commit(project, "a timed loop")
-    write(project, 0.02, "# another line\n")
-    monkeypatch.setattr(Suspect, "iterations_share", 0.5)
-    run_inside("--distbench-confirm=always", "--distbench-json=run.json").assert_outcomes(passed=1)
-
-    [found] = json.loads((project / "run.json").read_text())["results"]
-    steps = [launch["measurements"][0] for launch in found["confirmation"]["launches"]]
-    assert {step["spread"]["n"] for step in steps} == {count}
 
 
 @pytest.mark.parametrize(

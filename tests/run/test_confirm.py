@@ -18,7 +18,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Spread
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
@@ -32,7 +32,6 @@ from pytest_distbench.run.confirm import (
     in_time,
     interleaved,
 )
-from pytest_distbench.run.confirm.rule import are_asked_about
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Source
@@ -349,34 +348,6 @@ def test_what_is_out_of_time_is_not_decided() -> None:
     case = suspect()
 
     assert confirm_case(Pairs(1.3), case, rerun(case, why_not="no time")) == ("not decided", "no time", -1)
-
-
-def with_iterations(case: Suspect, *, count: int = 200) -> Suspect:
-    """The same case whose loop of ``count`` iterations takes 2 s of launches of 3 s, which scatter by 3 %."""
-
-    def timed(value: float) -> Sample:
-        p25, median = value, 1.01 * value
-        spread = Spread(n=count, minimum=p25, p25=p25, median=median, p95=median, p99=median, mean=median, stdev=0.1)
-        return Sample(name="step", unit="s", better="lower", value=value, spread=spread)
-
-    value = 2.0 / count / 1.01
-    stored = entry(*(value * factor for factor in (0.97, 1.03, 1.0, 0.96, 1.04)))
-    launches = [replace(launch(0, 0.0), wall_s=3.0, measurements=[timed(value)])]
-    return dataclasses.replace(case, baseline=stored, result=replace(case.result, launches=launches))
-
-
-def test_launches_have_the_iterations_that_detect_most_unless_their_digits_are_asked_about() -> None:
-    case = with_iterations(suspect())
-    [judged] = case.verdicts
-    digits = replace(judged, metric="loss", better="curve", current=1.0, baseline=1.1)
-
-    assert case.iterations_share == pytest.approx(10 / 200)
-    assert with_iterations(suspect(), count=20).iterations_share == pytest.approx(10 / 20)
-    assert are_asked_about(digits)
-    assert dataclasses.replace(case, verdicts=[judged, digits]).iterations_share == 1.0
-    assert dataclasses.replace(case, are_timings=False).iterations_share == 1.0
-    assert with_iterations(suspect(is_itself=True)).iterations_share == 1.0
-    assert suspect().iterations_share == 1.0  # without iterations
 
 
 def test_it_says_about_how_long_it_takes() -> None:

@@ -127,7 +127,6 @@ class Sides:
     alone: Outcome = "passed"
     forgotten: list[LaunchRecord] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)  # of iterations that were asked for
 
     def other_side(self, variant: Variant) -> Sides:
         assert variant.revision is MAIN.revision
@@ -147,7 +146,6 @@ class Sides:
     ) -> list[LaunchRecord | None]:
         assert variant.revision is MAIN.revision
         self.times.append(times)
-        self.shares.append(request.iterations_share)
         return self.rounds.pop(0)
 
     def launch_other(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
@@ -211,19 +209,6 @@ def test_a_launch_that_does_not_pass_is_all_that_is_kept(side: int, has_control:
 
     assert (made.launches, made.others, made.controls) == ([failed], [], [])
     assert made.failed is failed
-
-
-@pytest.mark.parametrize("side", [0, 1, 2])
-def test_launches_that_fail_with_fewer_iterations_are_repeated_with_all(side: int) -> None:
-    failed = launch(0, outcome="failed")
-    broken = [failed if number == side else None for number in range(3)]
-    sides = Sides([broken, [launch(0)] * 3, [launch(1)] * 3])
-    made = PairedLaunches(sides, replace(REQUEST, iterations_share=0.25), MAIN, has_control=True)  # type: ignore[arg-type]
-    made.add()
-    made.add()
-
-    assert (len(made.launches), len(made.others), made.failed, made.alone) == (2, 2, None, "")
-    assert (sides.shares, sides.forgotten) == ([0.25, 1.0, 1.0], [failed])
 
 
 @pytest.mark.parametrize(("alone", "outcome"), [("passed", "failed"), ("skipped", "skipped"), ("failed", "failed")])

@@ -128,7 +128,7 @@ OF_FAILURES = """\
 What [a launch that fails](triage.md#when-launches-fail) reports. `distbench explain` knows lines
 of torch, NCCL and CUDA, too."""
 
-OF_THE_PLUGIN = {"watch", "only_structure", "iterations_share", "delay"}
+OF_THE_PLUGIN = {"watch", "only_structure", "delay"}
 """Attributes of a rank that are not for bodies."""
 
 SAYS_LITTLE = 3

@@ -8,9 +8,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_distbench.judging.screening import SUSPICIOUS, is_timing
-from pytest_distbench.judging.terms import by_metric, version_changes
-from pytest_distbench.judging.thresholds import LOOKS, share_of_iterations
-from pytest_distbench.records.metric import PHASE
+from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.run import Confirmation as Record
@@ -68,18 +67,6 @@ class Suspect(StoredComparison):
         return (1, *LOOKS) if any(v.is_failure and are_asked_about(v) for v in self.verdicts) else LOOKS
 
     @property
-    def iterations_share(self) -> float:
-        """Share of the iterations of timed loops that a launch runs; all of them if digits are asked about."""
-        looped_s = self._looped_s
-        if not looped_s or not self.are_timings or self.variant.is_itself or any(map(are_asked_about, self.verdicts)):
-            return 1.0
-        overhead = max(0.0, self.result.launches[0].wall_s / looped_s - 1)
-        stored, current = self.baseline.metrics if self.baseline is not None else {}, by_metric(self.result.launches)
-        asked = [v.metric for v in self.verdicts if is_timing(v, v.unit) and v.is_judged]
-        shares = [share_of_iterations(stored.get(key, ()), current.get(key, ()), overhead) for key in asked]
-        return max(shares, default=1.0)
-
-    @property
     def takes_s(self) -> float:
         return self._seconds(self.looks[0])
 
@@ -87,15 +74,9 @@ class Suspect(StoredComparison):
     def likely_s(self) -> float:
         return self._seconds(min(_LIKELY, self.looks[-1]))
 
-    @property
-    def _looped_s(self) -> float:
-        """Seconds of a launch in timed loops."""
-        found = [m for launch in self.result.launches[:1] for m in launch.measurements if not m.name.startswith(PHASE)]
-        return sum(m.spread.n * m.spread.median for m in found if m.spread is not None and m.unit == "s")
-
     def _seconds(self, pairs: int) -> float:
         walls = [launch.wall_s for launch in self.result.launches]
-        launch_s = statistics.median(walls) - (1 - self.iterations_share) * self._looped_s if walls else 0.0
+        launch_s = statistics.median(walls) if walls else 0.0
         return LOOKS[0] * launch_s if self.variant.is_itself else START_S + _ARMS * pairs * launch_s
 
 

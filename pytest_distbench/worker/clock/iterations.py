@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator
 
 import torch
@@ -63,7 +62,6 @@ def time_iterations(
     meter.of_host.clear()
     if rank.only_structure:
         iterations = min(iterations, MOST_OF_STRUCTURE)
-    iterations = math.ceil(iterations * rank.iterations_share)
     if mode != "graph":  # a replay takes the host another time than what is captured
         watch.end_warmup(max(batches(iterations)) if mode == "batch" else 1)
     if rank.profiler is not None:

@@ -368,13 +368,3 @@ def test_a_timing_has_the_hosts_share_and_the_devices_time(cuda: VirtualCuda, mo
 
     assert kernel.secondary["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
     assert set(kernel.secondary) == {"cpu_s", "waits", "host_s", "exposed"}
-
-
-@pytest.mark.parametrize(
-    ("share", "mode", "count"), [(0.25, "per-iteration", 10), (0.26, "batch", 11), (1.0, "batch", 40)]
-)
-def test_a_loop_runs_the_share_of_its_iterations_that_the_plan_has(share: float, mode: str, count: int) -> None:
-    rank = make_rank(iterations_share=share)
-    timed = rank.timed("step", warmup=2, iterations=40, mode=mode)  # type: ignore[arg-type]
-
-    assert [*timed] == [-2, -1, *range(count)]
