@@ -24,24 +24,29 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS, fast_value
 from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, Sample
+from pytest_distbench.records.run import CaseResult, Finding, OtherSideRecord
 from pytest_distbench.report import layout
-from pytest_distbench.run.confirm.interleaved import START_S
-from pytest_distbench.run.confirm.rule import judge_interleaved
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm import START_S, Allowance, Confirmation, Rerun, Suspect
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.sources import Crossed, Source
 from pytest_distbench.store.files import read_run_record
 
 SERIES = Path(__file__).with_suffix(".csv")
 SLOWED = Path(__file__).parent / "slowed"
 BUDGET_S, TOLERANCE = 120.0, 0.02
 DRAWS = 200
+CASE = Case(test="test_small", conditions=Conditions(world_size=2, backend="gloo", launcher="warm"), device="cpu")
 
 
 class Launch(NamedTuple):
@@ -85,24 +90,54 @@ def as_record(launch: Launch, *, wall: float = 1.0, cpu: float = 1.0, shows_cpu:
     return LaunchRecord(index=0, outcome="passed", wall_s=launch.launch_s, measurements=[step])
 
 
+class Triples(Source):
+    """Recorded launches in the place of new ones: of the candidate, and two of the baseline commit."""
+
+    def __init__(self, triples: Iterator[Sequence[LaunchRecord]], most: int) -> None:
+        super().__init__()
+        self._triples = triples
+        self.most = most
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        del only
+        for side, launch in zip(self.sides, next(self._triples), strict=True):
+            side.append(launch)
+
+
 def draw(launches: Sequence[Launch], rng: random.Random, slower: float, *, computes: bool, shows_cpu: bool) -> Drawn:
-    """Judge one draw: triples from a random place on, in a random order each, at the looks that the budget allows."""
+    """Confirm one draw: triples from a random place on, in a random order each, as many as the budget allows."""
     each_s = 3 * statistics.median(launch.launch_s for launch in launches)
-    looks = tuple(look for look in LOOKS if START_S + look * each_s <= BUDGET_S)
-    begin = rng.randrange(len(launches) - 3 * looks[-1] + 1)
-    triples = [rng.sample(launches[i : i + 3], 3) for i in range(begin, begin + 3 * looks[-1], 3)]
+    most = max(look for look in LOOKS if 2 * START_S + look * each_s <= BUDGET_S)
+    begin = rng.randrange(len(launches) - 3 * most + 1)
+    drawn = [rng.sample(launches[i : i + 3], 3) for i in range(begin, begin + 3 * most, 3)]
     made = {"wall": 1 + slower, "cpu": 1 + slower * computes}
-    now = [as_record(triple[0], **made, shows_cpu=shows_cpu) for triple in triples]
-    then, again = ([as_record(triple[i], shows_cpu=shows_cpu) for triple in triples] for i in (1, 2))
-    terms = Terms(default_tolerance=TOLERANCE, max_launches=looks[-1], cores=2)
-    conditions = Conditions(world_size=2, backend="gloo", launcher="warm")
-    case = Case(test="test_small", conditions=conditions, device="cpu")
-    for look in looks:
-        sides = now[:look], then[:look], again[:look]
-        [found] = judge_interleaved(terms, case, sides, tolerances={"step": TOLERANCE}, name="base", cases=1).values()
-        if found.kind != "inconclusive":
-            return Drawn(is_red=found.kind == "regressed", seconds=START_S + look * each_s)
-    return Drawn(is_red=False, seconds=BUDGET_S)
+    triples = iter(
+        [as_record(triple[0], **made, shows_cpu=shows_cpu), *(as_record(la, shows_cpu=shows_cpu) for la in triple[1:])]
+        for triple in drawn
+    )
+    pairs = Crossed(Triples(triples, most), Triples(triples, most), close=lambda: None)
+    suspicious = Finding(metric="step", code="beyond-threshold", unit="s", better="lower", current=1.0, baseline=1.0)
+    result = CaseResult(
+        nodeid=CASE.test,
+        case=CASE,
+        environment=Environment(platform="", device="cpu", cores=2, software={}),
+        launches=[],
+        verdicts=[suspicious],
+        reference=OtherSideRecord(kind="stored"),
+    )
+    suspect = Suspect(
+        result=result,
+        verdicts=[suspicious],
+        variant=Variant(revision=None, interpreter=None),
+        tolerances={"step": TOLERANCE},
+    )
+    rerun = Rerun(sources={}, results={}, suspects={}, variants={}, cases=1, budget=Allowance(math.inf))
+    terms = Terms(default_tolerance=TOLERANCE, max_launches=most, cores=2)
+    request = CaseRequest(nodeid=CASE.test, case=CASE, terms=terms, launches=1, xfail_perf="")
+    [found] = Confirmation(request, suspect, rerun).decide_in_time(pairs)
+    is_decided = found.kind != "inconclusive"
+    seconds = START_S * len(pairs.starts) + len(pairs) * each_s if is_decided else BUDGET_S
+    return Drawn(is_red=found.kind == "regressed", seconds=seconds)
 
 
 def replay(launches: Sequence[Launch]) -> list[list[str]]:

@@ -28,7 +28,16 @@ from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.sources import CaseComparison, Launches, Made, Pacer, PairedLaunches, Source, alternate
+from pytest_distbench.run.sources import (
+    CaseComparison,
+    Crossed,
+    Launches,
+    Made,
+    Pacer,
+    PairedLaunches,
+    Source,
+    alternate,
+)
 from pytest_distbench.store.baselines import Baselines
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
@@ -288,10 +297,10 @@ class Session:
             turn = self.launching.turn
             self.launching.turn = lambda: rerun.budget.waiting(turn())  # waiting for other runs is free
             confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s
+            second = self.interleaved(launched, exchanged, suspect.launches, left_s) if launched else None
             result = confirmation.result(
-                source,
+                Crossed(source, second, close=lambda: self.launching.release(exchanged)),
                 here=self.confirmer.here,
-                exchanged=self.interleaved(launched, exchanged, suspect.launches, left_s) if launched else None,
                 of_its_time=self.interleaved(launched, old, suspect.launches, left_s) if launched and old else None,
             )
         self.launching.release(exchanged)

@@ -6,6 +6,7 @@ nor whether a slowdown lasts. They are spaced in time, unless the iterations of 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -121,6 +122,11 @@ class Source(ABC):
         """The launch that did not pass, which is the last one, or None."""
         last = self.launches[-1] if self.launches else None
         return last if last is not None and last.outcome != "passed" else None
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Numbers of the launches before which processes are started that stay for the later ones."""
+        return (0,)
 
     @abstractmethod
     def add(self, *, only: Sequence[str] = ()) -> None:
@@ -299,6 +305,45 @@ class PairedLaunches(Launches):
     def _stay_alone(self) -> None:
         self.alone, self.is_new = f"the test does not exist in {self._variant}", True
         self.most = 0 if self._has_control else 1
+
+
+class Crossed(Source):
+    """Pairs in one set of processes, and once :meth:`cross` is called in another one, each tree at the other's path.
+
+    A slowdown by one process tree, or by the path of one checkout, does not recur in the second set. If that does not
+    run, the first one goes on. ``close`` is called to end its processes.
+    """
+
+    def __init__(self, first: Source, second: Source | None, *, close: Callable[[], None]) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+        self.is_crossed = False
+        self.most = first.most
+        self.takes_host = first.takes_host
+        self._close = close
+
+    def cross(self) -> None:
+        self.is_crossed = self.second is not None
+
+    @property
+    def starts(self) -> Sequence[int]:
+        return (0, len(self.first)) if self.is_crossed else (0,)
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        if self.second is not None and self.is_crossed:
+            before = len(self.second)
+            with contextlib.suppress(LauncherError):
+                self.second.add(only=only)
+            if self.second.failed or len(self.second) == before:
+                self.second, self.is_crossed = None, False
+                self._close()
+        if not self.is_crossed:
+            self.first.add(only=only)
+        parts = [self.first] if self.second is None or self.first.failed else [self.first, self.second]
+        for number, side in enumerate(self.sides):
+            side[:] = [launch for part in parts for launch in part.sides[number]]
+        self.alone, self.is_new, self.most = self.first.alone, self.first.is_new, self.first.most
 
 
 def alternate(sources: Sequence[Source], wanted: int) -> None:

@@ -34,7 +34,7 @@ from pytest_distbench.run.confirm import (
 )
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.sources import Source
+from pytest_distbench.run.sources import Crossed, Source
 from pytest_distbench.store.baselines import Baselines, NotRecorded
 
 ROOT = Path(__file__).parent
@@ -105,7 +105,8 @@ def confirm_case(
     source: Source, case: Suspect, how: Rerun, of_its_time: Source | None = None, exchanged: Source | None = None
 ) -> tuple[str, str, int]:
     confirmation = Confirmation(REQUEST, case, how)
-    made = confirmation.result(source, here="1a2b", exchanged=exchanged, of_its_time=of_its_time)
+    pairs = Crossed(source, exchanged, close=lambda: None)
+    made = confirmation.result(pairs, here="1a2b", of_its_time=of_its_time)
     if made is None:
         return "not decided", confirmation.why_not, -1
     [verdict] = made.verdicts
@@ -135,12 +136,12 @@ SLOWER = "slower in one set of processes"
 @pytest.mark.parametrize(
     ("trees", "kind", "text", "pairs"),
     [
-        ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in a second one (+0.0 % over 3)", 3),
-        ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in a second one (-20.? % over 3)", 3),
-        ((1.22, 1.06), "inconclusive", f"{SLOWER} (+*), not in a second one (+5.? % over 3)", 3),
-        ((1.3, 1.3), "regressed", "*; confirmed in new processes: +* % over 3 pairs", 3),
-        ((1.5, 1.2), "regressed", "*; confirmed in new processes: +19.? % over 3 pairs", 3),
-        ((1.16, 1.09), "regressed", "*; confirmed in new processes: +8.? % over 3 pairs", 3),
+        ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in a second one (+0.0 % over 4)", 4),
+        ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in a second one (-20.? % over 4)", 4),
+        ((1.22, 1.06), "inconclusive", f"{SLOWER} (+*), not in a second one (+6.0 % over 4)", 4),
+        ((1.3, 1.3), "regressed", "*: +29.? % over 5 pairs; *; confirmed in new processes: +30.0 % over 2 pairs", 2),
+        ((1.5, 1.2), "regressed", "*; confirmed in new processes: +20.0 % over 2 pairs", 2),
+        ((1.06, 1.06), "environment", "*", 0),
         ((1.0, 1.3), "environment", "*", 0),
     ],
 )

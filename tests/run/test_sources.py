@@ -21,6 +21,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.sources import (
+    Crossed,
     DerivedNumbers,
     GivenNumbers,
     Launches,
@@ -234,6 +235,34 @@ def test_a_confirmation_ends_where_the_revision_does_not_pass_and_says_why(side:
     made.add()
 
     assert (made.alone, made.failed, len(made), made.most) == ("in 3f2a91c0d4: hung in body", None, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "lengths"),
+    [
+        ([[launch(1)] * 3, [launch(2)] * 3], (1, 2, 3)),
+        ([[launch(1)] * 3, [launch(2, outcome="failed"), None, None]], (1, 2, 2)),  # the first set goes on
+        ([[launch(1), launch(1), launch(1, outcome="failed", reason="hung")]], (1, 2, 3)),
+    ],
+)
+def test_pairs_go_on_in_a_second_set_of_processes_as_long_as_that_runs(
+    rounds: list[list[LaunchRecord | None]], lengths: tuple[int, ...]
+) -> None:
+    closed: list[bool] = []
+    first = PairedLaunches(Sides([[launch(n)] * 3 for n in range(3)]), REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
+    second = PairedLaunches(Sides(rounds), REQUEST, MAIN, has_control=True)  # type: ignore[arg-type]
+    made = Crossed(first, second, close=lambda: closed.append(True))
+    found = []
+    for _ in range(3):
+        made.add()
+        made.cross()
+        found.append(len(made))
+        assert made.starts == ((0,) if made.second is None else (0, 1))
+        assert [len(side) for side in made.sides] == [len(made)] * 3
+
+    assert tuple(found) == lengths
+    assert (made.failed, made.alone) == (None, "")
+    assert bool(closed) == (made.second is None) == (len(first) > 1)
 
 
 def test_a_test_whose_file_the_other_revision_lacks_runs_once_alone() -> None:

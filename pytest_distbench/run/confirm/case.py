@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_distbench.judging.screening import SUSPICIOUS, is_timing
 from pytest_distbench.judging.terms import version_changes
@@ -17,19 +18,21 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm.evaluated import Evaluation, differing
 from pytest_distbench.run.confirm.interleaved import ENDED, START_S, Allowance, Interleaved
 from pytest_distbench.run.confirm.rule import (
+    RECURS,
     Evaluated,
     StoredComparison,
     are_asked_about,
     confirm,
+    crossed,
     is_beyond,
     judge_interleaved,
-    measured_again,
     not_slower,
     ratios,
     split_change,
+    worse_by,
 )
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.sources import Source, SourceFailed, alternate
+from pytest_distbench.run.sources import Crossed, Source, SourceFailed, alternate
 
 _ARMS = 3  # the candidate, the baseline commit, and the baseline commit again
 
@@ -113,20 +116,16 @@ class Confirmation(Interleaved):
         self.why_not = rerun.left.get(request.case.key, "")
         """Why nothing was decided; "" if something was."""
 
-    def result(
-        self, source: Source, *, here: str, exchanged: Source | None, of_its_time: Source | None
-    ) -> CaseResult | None:
+    def result(self, source: Crossed, *, here: str, of_its_time: Source | None) -> CaseResult | None:
         """The case with the verdicts that its launches decide, or None where they are too few.
 
         Args:
             source: launches of the candidate and of the baseline commit.
             here: the commit that is checked out.
-            exchanged: launches in new processes, each tree at the other's path, to confirm slower timings, or None.
             of_its_time: the baseline commit under the software of its time, or None.
         """
         if self.why_not or not (verdicts := self.decide_in_time(source)):
             return None
-        verdicts = self._measure_again(source, exchanged, verdicts)
         verdicts = self._split(source, of_its_time, verdicts)
         record = Record(
             revision=str(self._suspect.variant),
@@ -166,7 +165,25 @@ class Confirmation(Interleaved):
                 replace(not_slower(v, f, reason.format("beyond" if is_beyond(f) else "within")), is_open=False)
                 for v, f in found
             ]
-        return self._confirmed(source, suspect)
+        return self._crossed(source, self._confirmed(source, suspect))
+
+    def _crossed(self, pairs: Source, verdicts: list[Finding]) -> list[Finding]:
+        """Go on in the second set of processes if a timing looks slower, and judge whether it is in both."""
+        if not isinstance(pairs, Crossed) or pairs.second is None or not self._suspect.are_timings:
+            return verdicts
+        first, found = self.interleaved(pairs.first), self.interleaved(pairs)
+        slower = {key for key, f in found.items() if f.kind == "regressed"}
+        limits = {key: RECURS * math.log1p(value) for key, value in self._suspect.of_pairs.items()}
+        looks_slower = any(worse_by(f) >= limits.get(key, math.inf) for key, f in first.items())
+        is_red = any(v.row.may_be_confirmed and v.metric in slower for v in verdicts)
+        if (is_red or looks_slower) and not pairs.is_crossed:
+            pairs.cross()
+        if not pairs.is_crossed:
+            return verdicts
+        others = [s.takes_s for key, s in self._rerun.suspects.items() if key != self.request.case.key]
+        self.reserved_s = is_red * (self._rerun.others_s + sum(others))
+        second = self.interleaved(pairs.second) if len(pairs.second) > 1 else {}
+        return crossed(verdicts, slower, first, second, is_last=len(pairs) >= self._looks[-1])
 
     def _confirmed(self, source: Source, suspect: Suspect) -> list[Finding]:
         return confirm(
@@ -180,6 +197,7 @@ class Confirmation(Interleaved):
         )
 
     def interleaved(self, source: Source) -> Mapping[str, Finding]:
+        """Judge the timings by the pairs of a source alone: metric -> finding."""
         return judge_interleaved(
             self.request.terms,
             self.request.case,
@@ -195,25 +213,6 @@ class Confirmation(Interleaved):
             return (), True
         return differing(evaluation, revision, self._suspect.variant.renamed)
 
-    def _measure_again(self, source: Source, second: Source | None, verdicts: list[Finding]) -> list[Finding]:
-        """Measure regressed timings again in new processes with exchanged paths, if there is time for as many pairs."""
-        is_enough = self._suspect.are_timings and len(source.others) >= LOOKS[0]
-        if second is None or not is_enough or source.alone or source.failed:
-            return verdicts
-        slower = {key for key, f in self.interleaved(source).items() if f.kind == "regressed"}
-        red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
-        others = [s.takes_s for key, s in self._rerun.suspects.items() if key != self.request.case.key]
-        again = _Exchanged(
-            self,
-            [look for look in self._looks if look <= len(source)],
-            self._rerun.budget,
-            verdicts=verdicts,
-            red=red,
-            each_s=self.took_s / len(source),  # with its share of the start, as there is one again
-            reserved_s=self._rerun.others_s + sum(others),
-        )
-        return again.measured(second) if red else verdicts
-
     def _split(self, source: Source, pairs: Source | None, verdicts: list[Finding]) -> list[Finding]:
         """Add the shares of code and software in a change, if the software of the baseline commit is available."""
         is_slower = any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
@@ -227,39 +226,3 @@ class Confirmation(Interleaved):
         code = ratios(source.others, source.launches) or dict.fromkeys(total, 1.0)
         changes = version_changes(pairs.others[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
-
-
-class _Exchanged(Interleaved):
-    """The comparison of regressed timings in new processes with exchanged paths."""
-
-    def __init__(
-        self,
-        first: Confirmation,
-        looks: Sequence[int],
-        budget: Allowance,
-        *,
-        verdicts: list[Finding],
-        red: Collection[str],
-        each_s: float,
-        reserved_s: float,
-    ) -> None:
-        super().__init__(first.request, looks, budget)
-        self._interleaved = first.interleaved
-        self._verdicts = verdicts
-        self._red = red
-        self._each_s = each_s
-        self._reserved_s = reserved_s
-
-    def may_begin(self, source: Source, look: int) -> bool:
-        return self._each_s * (look - len(source)) + self._reserved_s <= self._budget.left_s
-
-    def judge(self, source: Source) -> list[Finding]:
-        found = {} if source.alone else self._interleaved(source)
-        return measured_again(self._verdicts, {key: found[key] for key in self._red if key in found})
-
-    def measured(self, source: Source) -> list[Finding]:
-        findings = self.decide(source)
-        has_ended = any(finding.is_open for finding in findings) and len(source) < self._looks[-1]
-        if not findings or has_ended or source.failed or source.alone:
-            return self._verdicts
-        return [replace(finding, is_open=False) for finding in findings]

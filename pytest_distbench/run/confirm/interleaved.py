@@ -78,6 +78,7 @@ class Interleaved(CaseComparison):
         self._looks = looks
         self._budget = budget
         self._began_at = self._added_at = time.monotonic()
+        self.reserved_s = 0.0  # of the budget, for launches of other cases
 
     @property
     def took_s(self) -> float:
@@ -92,9 +93,11 @@ class Interleaved(CaseComparison):
         last_s, self._added_at = now - self._added_at, now
         if not len(source):
             return True
-        last_s -= START_S * (len(source) == 1)
-        each_s = max(last_s, (now - self._began_at - START_S) / len(source), 0.0)
-        return each_s * (look - len(source)) <= self._budget.left_s
+        last_s -= START_S * (len(source) - 1 in source.starts)
+        begun = sum(start < len(source) for start in source.starts)
+        each_s = max(last_s, (now - self._began_at - START_S * begun) / len(source), 0.0)
+        starts_s = START_S * (len(source.starts) - begun)
+        return starts_s + each_s * (look - len(source)) + self.reserved_s <= self._budget.left_s
 
     def give_up(self, source: Source, error: LauncherError) -> None:
         source.alone, source.most = str(error), len(source)
@@ -103,7 +106,9 @@ class Interleaved(CaseComparison):
         """Decide within the budget; ``[]`` if it is not enough for the first look."""
         ended = f"its time was used up: {ENDED}"
         return [
-            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
+            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False)
+            if f.is_open and f.kind != "regressed"
+            else replace(f, is_open=False)
             for f in self.decide(source)
         ]
 

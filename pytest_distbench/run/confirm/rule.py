@@ -17,8 +17,8 @@ noise. A timing that is not slower by this is compared by all of its iterations 
 - is *unchanged* if it is neither;
 - is *inconclusive* if the last pair does not decide.
 
-A regressed timing is measured again in new processes, with at most as many pairs: a slowdown by one process tree, or by
-the path of one checkout, does not recur (:func:`measured_again`).
+Once a timing looks slower, further pairs are of new processes, each tree at the other's path, and all pairs are judged
+together. A slowdown by one process tree, or by the path of one checkout, does not recur (:func:`crossed`).
 
 If the candidate is the baseline commit, it is launched again alone, and two verdicts remain: *environment* and
 *unchanged*.
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
@@ -182,26 +182,42 @@ def judge_interleaved(
     return {finding.metric: finding for finding in found if is_timing(finding, finding.unit)}
 
 
-def measured_again(verdicts: Sequence[Finding], found: Mapping[str, Finding]) -> list[Finding]:
-    """Judge regressed timings again by launches in new processes; the other verdicts stay.
+def crossed(
+    verdicts: Sequence[Finding],
+    slower: Collection[str],
+    first: Mapping[str, Finding],
+    second: Mapping[str, Finding],
+    *,
+    is_last: bool,
+) -> list[Finding]:
+    """Judge whether timings that regressed over all pairs did so in both sets of processes; the other verdicts stay.
 
-    A slowdown recurs if it regressed by the same rule, or is at least half as large over all pairs, because the first
-    estimate is of the pairs that happened to decide.
+    A slowdown recurs if it regressed in the second set too, or is at least half as large there. While that set has
+    fewer pairs than the first one, the answer is open.
+
+    Args:
+        verdicts: by the pairs of both sets.
+        slower: metrics that regressed by them.
+        first, second: metric -> finding by the pairs of each set; ``second`` is empty while it has fewer than two.
     """
     judged = []
     for v in verdicts:
-        again = found.get(v.metric)
-        if again is None or not v.row.may_be_confirmed or not _compares_speed(again):
+        before, again = first.get(v.metric), second.get(v.metric)
+        is_red = v.row.may_be_confirmed and v.metric in slower
+        if before is None or not _compares_speed(before) or not (is_red or before.kind == "regressed"):
             judged.append(v)
-            continue
-        change = format_change(again.ratio or 1.0)
-        if again.kind == "regressed" or (worse_by(again) >= RECURS * worse_by(v)):
-            reason = f"{v.reason}; confirmed in new processes: {change} over {again.launches} pairs"
-            judged.append(replace(v, reason=reason, is_open=again.is_open))
+        elif again is None or not _compares_speed(again):
+            judged.append(replace(v, is_open=True) if is_red else v)
+        elif again.kind == "regressed" or worse_by(again) >= RECURS * worse_by(before):
+            change = f"{format_change(again.ratio or 1.0)} over {again.launches} pairs"
+            judged.append(replace(v, reason=f"{v.reason}; confirmed in new processes: {change}") if is_red else v)
+        elif is_red or v.is_undecided:
+            here, there = (f"{format_change(f.ratio or 1.0)} over {f.launches}" for f in (before, again))
+            reason = f"slower in one set of processes ({here} pairs), not in a second one ({there})"
+            is_open = not is_last and again.launches < before.launches
+            judged.append(replace(v, code="ab-disagrees", reason=reason, is_open=is_open))
         else:
-            first = f"slower in one set of processes ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
-            reason = f"{first}, not in a second one ({change} over {again.launches})"
-            judged.append(replace(v, code="ab-disagrees", reason=reason, is_open=again.is_open))
+            judged.append(v)
     return judged
 
 
