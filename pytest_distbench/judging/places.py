@@ -300,7 +300,7 @@ class _Noise(NamedTuple):
     def limit_s(self, then_s: float) -> float:
         """Return by how much an unchanged line exceeds its usual time without another cause."""
         quantile = student_t_quantile(_CONFIDENCE, self.places) if self.places else 0.0
-        return max(max(_DEVIATIONS, quantile) * self.scatter * then_s, self.largest_s)
+        return max(max(_DEVIATIONS, quantile) * self.scatter * then_s, _NOISES * self.largest_s)
 
 
 def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -> _Noise:

@@ -100,6 +100,16 @@ def test_a_place_by_time_alone_has_to_exceed_the_noise() -> None:
     assert compare_places([rank(slow)], [rank(USUAL)], None, "step").sentence == "no place stands out"
 
 
+@pytest.mark.parametrize(("added_ms", "is_named"), [(1.8, False), (2.5, True)])
+def test_an_unchanged_place_exceeds_twice_what_any_place_differed_by(added_ms: float, is_named: bool) -> None:
+    """One stall of 1 ms at one place may be one of 2 ms at another place in another launch."""
+    usual: Done = {(("a.py", line, "f"), "aten::mm"): (1, 20) for line in range(1, 31)}
+    stalled: Done = {(("a.py", 1, "f"), "aten::mm"): (1, 21)}
+    found = compared(rank(usual | {(("a.py", 2, "f"), "aten::mm"): (1, 20 + added_ms)}), usual, usual | stalled)
+
+    assert [row.place[1] for row in found.rows] == [2] * is_named
+
+
 def test_a_new_line_needs_no_noise_and_a_changed_one_its_own_alone() -> None:
     slept, noisy = (("train.py", 6, "step"), "Python"), [rank(USUAL | {(READ, "aten::copy_"): (2, 9)})]
     new = rank(USUAL | {slept: (0, 2)}, sources={**SOURCES, "train.py": [*MODEL[:5], "sleep()", *MODEL[5:]]})
