@@ -27,7 +27,7 @@ from pytest_distbench.records.places import (
     Spot,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.units import format_bytes, format_percent, format_seconds
+from pytest_distbench.units import counted, format_bytes, format_percent, format_seconds
 
 _MOST_ROWS = 5
 _LEAST_SHARE = 0.1  # of the added time that a place needs to be named
@@ -38,6 +38,7 @@ _DEVIATIONS = 4.0  # and so many standard deviations of what all places scatter 
 _CONFIDENCE = 0.999  # or this quantile of Student's t: few places estimate their standard deviation badly
 _TELLING = 0.02  # share of an iteration from which a place says how much slower all are
 _SLOWER = 1.03  # from which "every place" is said
+_ELSEWHERE_LESS = 1.05  # from which lines add more than was judged, because others take less
 
 _At = tuple[str, int]  # a file and a line
 
@@ -157,11 +158,13 @@ def compare_places(
     overhead = fmean(rank.wall_s / rank.iteration_s for side in sides for rank in side)
     _explain_waits(tables)
     slower = _all_slower(tables, whole[0])
-    rows = _rows(tables, whole[0], added_s, slower, lines.changed, shows=shows)
-    rows = [_named(row, [rank.spots for rank in sides[2]], lines) for row in rows[:_MOST_ROWS]]
-    return CasePlaces(
-        metric=loop, rows=rows, sentence=_sentence(rows, added_s, slower if shows else 1.0), overhead=overhead
-    )
+    rows, all_s = _of_all(_rows(tables, whole[0], added_s, slower, lines.changed, shows=shows), added_s)
+    shown = [_named(row, [rank.spots for rank in sides[2]], lines) for row in rows[:_MOST_ROWS]]
+    added = f"the added {format_seconds(added_s)}"
+    if all_s > _ELSEWHERE_LESS * added_s:
+        added = f"the {format_seconds(all_s)} that lines add ({format_seconds(added_s)} in all)"
+    sentence = _sentence(shown, rows[_MOST_ROWS:], added) if rows else _without_rows(slower if shows else 1.0)
+    return CasePlaces(metric=loop, rows=shown, sentence=sentence, overhead=overhead)
 
 
 def compare_peaks(now: Side, then: Side, metric: str, *, added_bytes: float) -> CasePlaces:
@@ -175,10 +178,11 @@ def compare_peaks(now: Side, then: Side, metric: str, *, added_bytes: float) -> 
     sides = [[rank.peaks.get(metric, []) for rank in side] for side in (then, then, now)]
     lines = map_lines(then[0].sources, now[0].sources)
     tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
-    rows = sorted(_rows(tables, added_bytes, added_bytes, 1.0, lines.changed, shows=True), key=lambda row: -row.share)
+    rows, _ = _of_all(_rows(tables, added_bytes, added_bytes, 1.0, lines.changed, shows=True), added_bytes)
+    rows = sorted(rows, key=lambda row: -row.share)
     rows = [_named(row, sides[2], lines) for row in rows[:_MOST_ROWS]]
     rest = added_bytes - max(sum(c.added_s for cells in table.values() for c in cells.values()) for table in tables)
-    by_tensors = _of_row(rows[0], format_bytes(added_bytes), "tensors") if rows else "no line holds more"
+    by_tensors = _of_row(rows[0], f"the added {format_bytes(added_bytes)}", "tensors") if rows else "no line holds more"
     others = f"; not by tensors: {format_bytes(round(rest))}" if rest > _LEAST_COUNTED * added_bytes else ""
     return CasePlaces(metric=metric, unit="B", rows=rows, sentence=f"{by_tensors}{others}")
 
@@ -277,9 +281,13 @@ def _rows(
     def is_exact(row: PlaceRow) -> bool:
         return row.share >= _LEAST_SHARE and (row.is_counted or not row.amounts[0])
 
-    most = max(1.0, sum(row.share for row in rows))  # recorded places may add more than what was judged
-    rows = [replace(row, share=row.share / most) for row in rows]
     return sorted(rows, key=lambda row: (not is_exact(row), -row.share))
+
+
+def _of_all(rows: Sequence[PlaceRow], added: float) -> tuple[list[PlaceRow], float]:
+    """Make shares those of all that the rows add, if this is more than was judged; return it with them."""
+    most = max(1.0, sum(row.share for row in rows))
+    return [replace(row, share=row.share / most) for row in rows], most * added
 
 
 def _then_s(cells: Mapping[str, _Cell]) -> float:
@@ -316,8 +324,8 @@ def _named(row: PlaceRow, ranks: Sequence[Sequence[Spot]], lines: _Lines) -> Pla
     """Add the name of the function to a row, and the changed line that calls it."""
     file, line, _ = row.place
     stacks = [spot.stack for rank in ranks for spot in rank if spot.stack and spot.stack[0][:2] == (file, line)]
-    changed = ("", 0)
-    if stacks and (file, line) not in lines.changed:
+    changed = (file, line) if (file, line) in lines.changed else ("", 0)
+    if stacks and not changed[0]:
         calling = [place for stack in stacks for place in stack[1:] if place[:2] in lines.changed]
         hunks = [(f, n) for f, n in sorted(lines.changed) if (f, n - 1) not in lines.changed]
         changed = next(((f, n) for f, n, _ in calling), hunks[0] if len(hunks) == 1 else changed)
@@ -338,7 +346,7 @@ def rank_text(row: PlaceRow) -> str:
 
 def changed_text(row: PlaceRow) -> str:
     file, line = row.changed_at
-    return file and f"{file}:{line}"
+    return file and ("here" if (file, line) == row.place[:2] else f"{file}:{line}")
 
 
 def calls_text(row: PlaceRow) -> str:
@@ -348,15 +356,19 @@ def calls_text(row: PlaceRow) -> str:
 
 def _of_row(row: PlaceRow, added: str, counted: str) -> str:
     calls = f" {calls_text(row)} {counted}" if row.is_counted else ""
-    changed = f" (changed at {changed_text(row)})" if changed_text(row) else ""
-    return f"{format_percent(row.share)} of the added {added}: {rank_text(row)}, {row.what}{calls}{changed}"
+    text = changed_text(row)
+    changed = f" (changed at {text})" if text not in ("", "here") else ""
+    return f"{format_percent(row.share)} of {added}: {rank_text(row)}, {row.what}{calls}{changed}"
 
 
-def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
-    if rows:
-        rest = 1 - sum(row.share for row in rows)
-        more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
-        return f"{_of_row(rows[0], format_seconds(added_s), 'calls')}{more}"
-    if slower >= _SLOWER:
-        return f"every place slower by about {format_percent(slower - 1)}"
-    return "no place stands out"
+def _sentence(rows: Sequence[PlaceRow], others: Sequence[PlaceRow], added: str) -> str:
+    more, of_others = "", sum(row.share for row in others)
+    if of_others > _LEAST_SHARE:
+        more += f"; {format_percent(of_others)} is in {counted(len(others), 'other place')}"
+    if (rest := 1 - of_others - sum(row.share for row in rows)) > _LEAST_SHARE:
+        more += f"; {format_percent(rest)} is in no single place"
+    return f"{_of_row(rows[0], added, 'calls')}{more}"
+
+
+def _without_rows(slower: float) -> str:
+    return f"every place slower by about {format_percent(slower - 1)}" if slower >= _SLOWER else "no place stands out"

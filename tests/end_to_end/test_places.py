@@ -61,7 +61,7 @@ def test_the_line_of_an_extra_matmul_is_named(repository: pytest.Pytester, run_i
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
-        f"where      * % of the added *: layers.py:{line} in layer, aten::mm* 0 -> * calls*",
+        f"where      * % of the *: layers.py:{line} in layer, aten::mm* 0 -> * calls*",
         "* place * what * calls * time * share*",
         "*by 3 more launches in *, which are not judged; an iteration took * times as long in them",
     ])  # fmt: skip

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_distbench.judging.places import compare_peaks, compare_places, map_lines
+from pytest_distbench.judging.places import changed_text, compare_peaks, compare_places, map_lines
 from pytest_distbench.records.places import (
     BACKWARD,
     DATA,
@@ -74,7 +74,16 @@ def test_shares_of_places_that_add_more_than_was_judged_are_of_their_sum() -> No
     found = compare_places([rank(both)], [rank(USUAL)], [rank(USUAL)], "step", added_s=2 * MS)
 
     assert [(row.place, row.share) for row in found.rows] == [(NORM, 0.5), (READ, 0.5)]
-    assert found.sentence.startswith("50 % of the added 2 ms: ")
+    assert found.sentence.startswith("50 % of the 6 ms that lines add (2 ms in all): layers.py:9 in norm")
+
+
+def test_the_share_of_rows_that_are_not_shown_is_in_the_sentence() -> None:
+    many: Done = {(("a.py", line, "f"), "aten::mm"): (1, 1) for line in range(1, 9)}
+    twice: Done = dict.fromkeys(many, (2, 2))
+    found = compare_places([rank(twice)], [rank(many)], [rank(many)], "step", added_s=10 * MS)
+
+    assert len(found.rows) == 5
+    assert found.sentence.endswith("; 30 % is in 3 other places; 20 % is in no single place")
 
 
 def test_calls_that_differ_on_a_changed_line_are_named_whatever_share_they_explain() -> None:
@@ -180,7 +189,8 @@ def test_a_line_at_another_position_is_no_change_and_a_new_one_is() -> None:
     found = compared(rank(rest | at, sources=longer))
 
     assert [(row.place, row.calls) for row in found.rows] == [(("layers.py", 11, "norm"), (0, 4))]
-    assert found.rows[0].changed_at == ("", 0)
+    assert found.rows[0].changed_at == ("layers.py", 11)
+    assert changed_text(found.rows[0]) == "here"
 
 
 def test_what_an_unchanged_line_does_more_often_is_changed_where_it_is_called() -> None:

@@ -279,7 +279,7 @@ def places(result: CaseResult) -> Iterator[Chart]:
 
 def _explained(row: PlaceRow, counted: str) -> str:
     calls = f" {calls_text(row)} {counted}" if any(row.calls) else ""
-    changed = f", changed at {changed_text(row)}" if changed_text(row) else ""
+    changed = f", changed {'' if text == 'here' else 'at '}{text}" if (text := changed_text(row)) else ""
     return f"{format_percent(row.share)} of the change: {row.what}{calls}{changed}"
 
 
