@@ -171,7 +171,8 @@ class Confirmation(Interleaved):
         """Go on in the second set of processes if a timing looks slower, and judge whether it is in both."""
         if not isinstance(pairs, Crossed) or pairs.second is None or not self._suspect.are_timings:
             return verdicts
-        first, found = self.interleaved(pairs.first), self.interleaved(pairs)
+        found = self.interleaved(pairs)
+        first = self.interleaved(pairs.first) if pairs.is_crossed else found
         slower = {key for key, f in found.items() if f.kind == "regressed"}
         limits = {key: RECURS * math.log1p(value) for key, value in self._suspect.of_pairs.items()}
         looks_slower = any(worse_by(f) >= limits.get(key, math.inf) for key, f in first.items())
