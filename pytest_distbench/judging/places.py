@@ -38,7 +38,7 @@ _DEVIATIONS = 4.0  # and so many standard deviations of what all places scatter 
 _CONFIDENCE = 0.999  # or this quantile of Student's t: few places estimate their standard deviation badly
 _TELLING = 0.02  # share of an iteration from which a place says how much slower all are
 _SLOWER = 1.03  # from which "every place" is said
-_ELSEWHERE_LESS = 1.05  # from which lines add more than was judged, because others take less
+_ELSEWHERE_LESS = 1.05  # from which lines add more than all of the added time, because others take less
 
 _At = tuple[str, int]  # a file and a line
 
@@ -161,8 +161,8 @@ def compare_places(
     rows, all_s = _of_all(_rows(tables, whole[0], added_s, slower, lines.changed, shows=shows), added_s)
     shown = [_named(row, [rank.spots for rank in sides[2]], lines) for row in rows[:_MOST_ROWS]]
     added = f"the added {format_seconds(added_s)}"
-    if all_s > _ELSEWHERE_LESS * added_s:
-        added = f"the {format_seconds(all_s)} that lines add ({format_seconds(added_s)} in all)"
+    if rows and (more := all_s / max(added_s, recorded_s)) > _ELSEWHERE_LESS:  # a recorder makes operators take longer
+        added = f"the {format_seconds(more * added_s)} that lines add ({format_seconds(added_s)} in all)"
     sentence = _sentence(shown, rows[_MOST_ROWS:], added) if rows else _without_rows(slower if shows else 1.0)
     return CasePlaces(metric=loop, rows=shown, sentence=sentence, overhead=overhead)
 

@@ -74,7 +74,15 @@ def test_shares_of_places_that_add_more_than_was_judged_are_of_their_sum() -> No
     found = compare_places([rank(both)], [rank(USUAL)], [rank(USUAL)], "step", added_s=2 * MS)
 
     assert [(row.place, row.share) for row in found.rows] == [(NORM, 0.5), (READ, 0.5)]
-    assert found.sentence.startswith("50 % of the 6 ms that lines add (2 ms in all): layers.py:9 in norm")
+    assert found.sentence.startswith("50 % of the added 2 ms: layers.py:9 in norm"), "the recorder took 6 ms for it"
+
+
+def test_where_other_lines_take_less_shares_are_of_what_lines_add() -> None:
+    now: Done = {(NORM, "aten::mm"): (24, 6), (READ, "aten::copy_"): (4, 5)}
+    found = compared(rank(now))
+
+    assert [(row.place, row.share) for row in found.rows] == [(NORM, 0.5), (READ, 0.5)]
+    assert found.sentence.startswith("50 % of the 6 ms that lines add (5 ms in all): layers.py:9 in norm")
 
 
 def test_the_share_of_rows_that_are_not_shown_is_in_the_sentence() -> None:
