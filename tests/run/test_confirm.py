@@ -155,6 +155,16 @@ def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
     assert fnmatch(reason, text)
 
 
+def test_the_last_look_decides_by_the_pairs_that_there_are() -> None:
+    case = suspect()
+    confirmation = Confirmation(REQUEST, case, rerun(case))
+    confirmation._looks = (3, 5)
+    pairs = Crossed(Pairs(1.3), Pairs(1.0), close=lambda: None)
+    [found] = confirmation.decide_in_time(pairs)
+
+    assert (found.code, len(pairs)) == ("ab-disagrees", 5)
+
+
 @pytest.mark.parametrize(
     ("others_s", "second"),
     [(61.0, Pairs(1.0)), (0.0, Pairs(1.0, breaks_at=1, error="no room"))],
