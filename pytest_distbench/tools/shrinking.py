@@ -206,11 +206,16 @@ class _RedCase:
             return tried(tuple(hunks)) == "red"
 
         first = order[: named or None]
-        if not is_red(first) and (len(first) == len(order) or not is_red(order)):
+        if not is_red(first) and not is_red(order) and self._share_of.get(order, 0.0) < ENOUGH:
+            why = self._why_unresolved and f" ({self._why_unresolved})"
+            advice = (
+                "does it depend on what git ignores, or on a submodule? distbench_against_link in the ini file links what "
+                "git ignores"
+            )
+            if "inconclusive" in why:
+                advice = "its pairs scatter too much: shrink it on a quieter machine"
             raise DistbenchError(
-                f"{self._name} is red in the working tree, but not in {other} with all hunks"
-                f"{self._why_unresolved and f' ({self._why_unresolved})'}: does it depend on what git ignores, or on a "
-                "submodule? distbench_against_link in the ini file links what git ignores"
+                f"{self._name} is red in the working tree, but not in {other} with all hunks{why}: {advice}"
             )
         share = self._share_of.get(first, 0.0) if named else 0.0
         kept = first if 1 - ENOUGH < share < ENOUGH else ()

@@ -219,17 +219,19 @@ def test_the_hunk_that_the_failure_names_is_tried_first(
     assert "1 of 4 hunks is enough" in progress
 
 
+@pytest.mark.parametrize("decided", [[True], []])
 def test_a_try_that_the_noise_does_not_decide_clears_no_hunk(
     scatters: Path,
     inside: None,
     capfdbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
+    decided: list[bool],
 ) -> None:
-    """No try with fewer than all hunks is decided, so all of them stay."""
+    """No try with fewer than all hunks is decided, so all of them stay. All together have the whole change."""
     del inside
     use(scatters, "numbers", SLOW=6, LAST=13, OTHER=2)
     monkeypatch.setattr(shrinking, "LAST_LOOK", 2)
-    answers = iter([True])
+    answers = iter(decided)
     monkeypatch.setattr(Shares, "are_enough", lambda *_: next(answers, None))
     code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
 
