@@ -209,8 +209,8 @@ class _RedCase:
         if not is_red(first) and not is_red(order) and self._share_of.get(order, 0.0) < ENOUGH:
             why = self._why_unresolved and f" ({self._why_unresolved})"
             advice = (
-                "does it depend on what git ignores, or on a submodule? distbench_against_link in the ini file links what "
-                "git ignores"
+                "does it depend on what git ignores, or on a submodule? distbench_against_link in the ini file links "
+                "what git ignores"
             )
             if "inconclusive" in why:
                 advice = "its pairs scatter too much: shrink it on a quieter machine"
