@@ -51,7 +51,7 @@ class PlaceRow(Record, frozen=True, kw_only=True):
     is_counted: bool = False  # calls differ, for which no noise is needed
     rank: int | None = None  # None: all ranks
     changed_at: tuple[str, int] = ("", 0)
-    """File and changed line that calls the place, if its own line has not changed."""
+    """File and line of the change: the place itself, or the line that calls it."""
 
 
 class CasePlaces(Record, frozen=True, kw_only=True):

@@ -355,9 +355,9 @@ _OURS: dict[ReasonCode, Reason] = {
     ),
     "ab-disagrees": because(
         "inconclusive",
-        means="A/B is unclear: two rounds disagree, or the same code differs as much (A/A).",
+        means="A/B is unclear: two sets of processes disagree, or the same code differs as much (A/A).",
         next_step=QUIETER,
-        printed=r"this machine is too noisy|not in a second one",
+        printed=r"this machine is too noisy|not in another one",
     ),
     "shared-code": because(
         "inconclusive",

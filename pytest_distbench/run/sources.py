@@ -78,6 +78,7 @@ class Source(ABC):
         most_open: the most launches of an undecided case, unless the first look asks for more.
         open_s: an undecided case gets more launches while those so far took less, in seconds.
         takes_host: whether they are measured on this host, where one measurement at a time may run.
+        before: number of launches of the case that another source made before.
     """
 
     def __init__(self) -> None:
@@ -92,6 +93,7 @@ class Source(ABC):
         self.most_open: float = math.inf
         self.open_s: float = math.inf
         self.takes_host = False
+        self.before = 0
 
     @property
     def may_grow(self) -> bool:
@@ -266,7 +268,11 @@ class PairedLaunches(Launches):
             super().add(only=only)
             return
         found = self._launching.launch_pair(
-            self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
+            self._variant,
+            self._request,
+            self.before + len(self.launches),
+            only=only,
+            times=1 + self._has_control,
         )
         if self._variant.judged is not None and found[0] is not None and found[0].outcome == "skipped":
             found[0] = self._judge_skip(found[0])
@@ -324,22 +330,23 @@ class Crossed(Source):
         self._close = close
 
     def cross(self) -> None:
-        self.is_crossed = self.second is not None
+        if self.second is not None:
+            self.is_crossed, self.second.before = True, len(self.first)
 
     @property
     def starts(self) -> Sequence[int]:
         return (0, len(self.first)) if self.is_crossed else (0,)
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        if self.second is not None and self.is_crossed:
-            before = len(self.second)
+        if self.second is None or not self.is_crossed:
+            self.first.add(only=only)
+        else:
+            count = len(self.second)
             with contextlib.suppress(LauncherError):
                 self.second.add(only=only)
-            if self.second.failed or len(self.second) == before:
+            if self.second.failed or len(self.second) == count:  # the next call goes on with the first set
                 self.second, self.is_crossed = None, False
                 self._close()
-        if not self.is_crossed:
-            self.first.add(only=only)
         parts = [self.first] if self.second is None or self.first.failed else [self.first, self.second]
         for number, side in enumerate(self.sides):
             side[:] = [launch for part in parts for launch in part.sides[number]]

@@ -206,7 +206,7 @@ class _RedCase:
             return tried(tuple(hunks)) == "red"
 
         first = order[: named or None]
-        if not is_red(first) and not is_red(order) and self._share_of.get(order, 0.0) < ENOUGH:
+        if not is_red(first) and not is_red(order):
             why = self._why_unresolved and f" ({self._why_unresolved})"
             advice = (
                 "does it depend on what git ignores, or on a submodule? distbench_against_link in the ini file links "

@@ -140,7 +140,7 @@ def test_what_the_place_of_a_checkout_makes_slow_is_not_red(project: Path, run_i
     result = run_inside(PATIENT)
     result.assert_outcomes(passed=1)
 
-    result.stdout.fnmatch_lines(["*slower in one set of processes (+* % over * pairs), not in a second one (*"])
+    result.stdout.fnmatch_lines(["*slower in one set of processes (+* % over * pairs), not in another one (*"])
     assert is_clean(project)
 
 

@@ -136,9 +136,9 @@ SLOWER = "slower in one set of processes"
 @pytest.mark.parametrize(
     ("trees", "kind", "text", "pairs"),
     [
-        ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in a second one (+0.0 % over 4)", 4),
-        ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in a second one (-20.? % over 4)", 4),
-        ((1.22, 1.06), "inconclusive", f"{SLOWER} (+*), not in a second one (+6.0 % over 4)", 4),
+        ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in another one (+0.0 % over 4)", 4),
+        ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in another one (-20.? % over 4)", 4),
+        ((1.22, 1.06), "inconclusive", f"{SLOWER} (+*), not in another one (+6.0 % over 4)", 4),
         ((1.3, 1.3), "regressed", "*: +29.? % over 5 pairs; *; confirmed in new processes: +30.0 % over 2 pairs", 2),
         ((1.5, 1.2), "regressed", "*; confirmed in new processes: +20.0 % over 2 pairs", 2),
         ((1.06, 1.06), "environment", "*", 0),

@@ -17,7 +17,7 @@ from pytest_distbench.judging.thresholds import LOOKS, VETO
 from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.reasons import VerdictName
+from pytest_distbench.records.reasons import ReasonCode, VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.run.confirm.rule import (
@@ -26,6 +26,7 @@ from pytest_distbench.run.confirm.rule import (
     StoredComparison,
     can_be_confirmed,
     confirm,
+    crossed,
     not_slower,
     ratios,
     split_change,
@@ -159,6 +160,42 @@ def test_a_metric_that_the_revision_does_not_record_stays_inconclusive() -> None
 
     assert found["step"].kind == "inconclusive"
     assert "interleaved A/B with 3f2a91c0d4 gave no comparable number" in found["step"].reason
+
+
+def of_set(slower: float, pairs: int, kind: VerdictName) -> Finding:
+    """What the pairs of one set of processes show."""
+    codes: dict[VerdictName, ReasonCode] = {"regressed": "beyond-threshold", "inconclusive": "launches-used-up"}
+    code = codes.get(kind, "within-threshold")
+    found = replace(SLOWER, code=code, current=slower, baseline=1.0, launches=pairs, is_open=kind == "inconclusive")
+    assert found.kind == kind
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_last", "code", "is_open"),
+    [
+        ((1.3, 3, "regressed"), None, False, "beyond-threshold", True),  # not checked yet
+        ((1.3, 3, "regressed"), (1.2, 2, "inconclusive"), False, "beyond-threshold", False),
+        ((1.3, 3, "regressed"), (1.1, 2, "inconclusive"), False, "ab-disagrees", True),
+        ((1.3, 3, "regressed"), (1.1, 4, "inconclusive"), False, "ab-disagrees", True),
+        ((1.3, 3, "regressed"), (1.1, 4, "inconclusive"), True, "ab-disagrees", False),
+        ((1.3, 3, "regressed"), (1.0, 4, "unchanged"), False, "ab-disagrees", False),
+        ((1.0, 3, "unchanged"), (1.3, 4, "regressed"), False, "ab-disagrees", False),  # in the second set alone
+        ((1.06, 3, "inconclusive"), (1.3, 4, "regressed"), False, "ab-disagrees", False),
+        ((1.2, 3, "inconclusive"), (1.3, 4, "regressed"), False, "beyond-threshold", False),
+    ],
+)
+def test_a_slowdown_of_both_sets_of_processes_is_red_and_of_one_is_not(
+    first: tuple[float, int, VerdictName],
+    second: tuple[float, int, VerdictName] | None,
+    is_last: bool,
+    code: ReasonCode,
+    is_open: bool,
+) -> None:
+    again = {} if second is None else {"step": of_set(*second)}
+    [found] = crossed([SLOWER], {"step"}, {"step": of_set(*first)}, again, is_last=is_last)
+
+    assert (found.code, found.is_open) == (code, is_open)
 
 
 @pytest.mark.parametrize(

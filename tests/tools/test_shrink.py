@@ -219,19 +219,17 @@ def test_the_hunk_that_the_failure_names_is_tried_first(
     assert "1 of 4 hunks is enough" in progress
 
 
-@pytest.mark.parametrize("decided", [[True], []])
 def test_a_try_that_the_noise_does_not_decide_clears_no_hunk(
     scatters: Path,
     inside: None,
     capfdbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
-    decided: list[bool],
 ) -> None:
-    """No try with fewer than all hunks is decided, so all of them stay. All together have the whole change."""
+    """No try with fewer than all hunks is decided, so all of them stay."""
     del inside
     use(scatters, "numbers", SLOW=6, LAST=13, OTHER=2)
     monkeypatch.setattr(shrinking, "LAST_LOOK", 2)
-    answers = iter(decided)
+    answers = iter([True])
     monkeypatch.setattr(Shares, "are_enough", lambda *_: next(answers, None))
     code, patch, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
 
@@ -239,6 +237,12 @@ def test_a_try_that_the_noise_does_not_decide_clears_no_hunk(
     assert len(added_by(patch)) == 3
     assert "  1 hunk (numbers_of.py:10): unresolved: inconclusive: 55 % of the change, 2 pairs\n" in progress
     assert progress.splitlines()[-1].startswith("3 of 3 hunks are enough: ")
+
+    code, _, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+    assert code == 2
+    assert (
+        "(inconclusive: 100 % of the change, 2 pairs): its pairs scatter too much: shrink it on a quieter" in progress
+    )
 
 
 def test_a_test_that_is_green_is_refused_with_what_is_known(

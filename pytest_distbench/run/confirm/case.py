@@ -80,7 +80,8 @@ class Suspect(StoredComparison):
     def _seconds(self, pairs: int) -> float:
         walls = [launch.wall_s for launch in self.result.launches]
         launch_s = statistics.median(walls) if walls else 0.0
-        return LOOKS[0] * launch_s if self.variant.is_itself else START_S + _ARMS * pairs * launch_s
+        starts_s = START_S * (1 + (pairs > LOOKS[0]))
+        return LOOKS[0] * launch_s if self.variant.is_itself else starts_s + _ARMS * pairs * launch_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class Confirmation(Interleaved):
         self._rerun = rerun
         self.why_not = rerun.left.get(request.case.key, "")
         """Why nothing was decided; "" if something was."""
+        self._unchecked: Mapping[str, Finding] = {}  # metric -> red verdict that stands if the second set has no time
 
     def result(self, source: Crossed, *, here: str, of_its_time: Source | None) -> CaseResult | None:
         """The case with the verdicts that its launches decide, or None where they are too few.
@@ -138,7 +140,7 @@ class Confirmation(Interleaved):
         return replace(self._suspect.result, verdicts=verdicts, confirmation=record)
 
     def decide_in_time(self, source: Source) -> list[Finding]:
-        findings = super().decide_in_time(source)
+        findings = [self._unchecked.get(f.metric, f) for f in super().decide_in_time(source)]
         if not findings or (len(source) < LOOKS[0] and any(f.code == "not-confirmed" for f in findings)):
             findings = []
             used = f"{len(source)} of {self._looks[0]} pairs used all of the time: {ENDED}"
@@ -176,14 +178,15 @@ class Confirmation(Interleaved):
         slower = {key for key, f in found.items() if f.kind == "regressed"}
         limits = {key: RECURS * math.log1p(value) for key, value in self._suspect.of_pairs.items()}
         looks_slower = any(worse_by(f) >= limits.get(key, math.inf) for key, f in first.items())
-        is_red = any(v.row.may_be_confirmed and v.metric in slower for v in verdicts)
-        if (is_red or looks_slower) and not pairs.is_crossed:
+        red = [v for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
+        if (red or looks_slower) and not pairs.is_crossed:
             pairs.cross()
         if not pairs.is_crossed:
             return verdicts
         others = [s.takes_s for key, s in self._rerun.suspects.items() if key != self.request.case.key]
-        self.reserved_s = is_red * (self._rerun.others_s + sum(others))
+        self.reserved_s = self._rerun.others_s + sum(others) if red else 0.0
         second = self.interleaved(pairs.second) if len(pairs.second) > 1 else {}
+        self._unchecked = {} if second else {v.metric: v for v in red}
         return crossed(verdicts, slower, first, second, is_last=len(pairs) >= self._looks[-1])
 
     def _confirmed(self, source: Source, suspect: Suspect) -> list[Finding]:

@@ -106,9 +106,7 @@ class Interleaved(CaseComparison):
         """Decide within the budget; ``[]`` if it is not enough for the first look."""
         ended = f"its time was used up: {ENDED}"
         return [
-            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False)
-            if f.is_open and f.kind != "regressed"
-            else replace(f, is_open=False)
+            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
             for f in self.decide(source)
         ]
 

@@ -56,7 +56,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
 
-RECURS = 0.5  # the share of a slowdown's logarithm that has to recur in new processes
+RECURS = 0.5  # share of a slowdown's logarithm that has to recur in new processes; of the tolerance's, to try these
 
 _UNDECIDED = ("new", "missing")  # verdicts on pairs that do not compare the speed of the sides
 _BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
@@ -192,8 +192,8 @@ def crossed(
 ) -> list[Finding]:
     """Judge whether timings that regressed over all pairs did so in both sets of processes; the other verdicts stay.
 
-    A slowdown recurs if it regressed in the second set too, or is at least half as large there. While that set has
-    fewer pairs than the first one, the answer is open.
+    A slowdown is in both if each set regressed, or is slower by at least half as much as the other. One that is not
+    checked is open, and one that is not in both as long as the second set has fewer pairs, or is open itself.
 
     Args:
         verdicts: by the pairs of both sets.
@@ -208,17 +208,22 @@ def crossed(
             judged.append(v)
         elif again is None or not _compares_speed(again):
             judged.append(replace(v, is_open=True) if is_red else v)
-        elif again.kind == "regressed" or worse_by(again) >= RECURS * worse_by(before):
+        elif _recurs(before, again) and _recurs(again, before):
             change = f"{format_change(again.ratio or 1.0)} over {again.launches} pairs"
             judged.append(replace(v, reason=f"{v.reason}; confirmed in new processes: {change}") if is_red else v)
         elif is_red or v.is_undecided:
-            here, there = (f"{format_change(f.ratio or 1.0)} over {f.launches}" for f in (before, again))
-            reason = f"slower in one set of processes ({here} pairs), not in a second one ({there})"
-            is_open = not is_last and again.launches < before.launches
+            pair = sorted((before, again), key=worse_by, reverse=True)
+            here, there = (f"{format_change(f.ratio or 1.0)} over {f.launches}" for f in pair)
+            reason = f"slower in one set of processes ({here} pairs), not in another one ({there})"
+            is_open = not is_last and (again.launches < before.launches or again.is_open)
             judged.append(replace(v, code="ab-disagrees", reason=reason, is_open=is_open))
         else:
             judged.append(v)
     return judged
+
+
+def _recurs(found: Finding, again: Finding) -> bool:
+    return again.kind == "regressed" or worse_by(again) >= RECURS * worse_by(found)
 
 
 def worse_by(finding: Finding) -> float:
