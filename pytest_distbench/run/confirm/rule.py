@@ -192,8 +192,8 @@ def crossed(
 ) -> list[Finding]:
     """Judge whether timings that regressed over all pairs did so in both sets of processes; the other verdicts stay.
 
-    A slowdown is in both if each set regressed, or is slower by at least half as much as the other. One that is not
-    checked is open, and one that is not in both as long as the second set has fewer pairs, or is open itself.
+    A slowdown is in both if each set regressed, or is slower by at least half of it. One that is not checked is open,
+    and one that is not in both as long as the second set has fewer pairs, or is open itself.
 
     Args:
         verdicts: by the pairs of both sets.
@@ -208,7 +208,7 @@ def crossed(
             judged.append(v)
         elif again is None or not _compares_speed(again):
             judged.append(replace(v, is_open=True) if is_red else v)
-        elif _recurs(before, again) and _recurs(again, before):
+        elif all(found.kind == "regressed" or worse_by(found) >= RECURS * worse_by(v) for found in (before, again)):
             change = f"{format_change(again.ratio or 1.0)} over {again.launches} pairs"
             judged.append(replace(v, reason=f"{v.reason}; confirmed in new processes: {change}") if is_red else v)
         elif is_red or v.is_undecided:
@@ -220,10 +220,6 @@ def crossed(
         else:
             judged.append(v)
     return judged
-
-
-def _recurs(found: Finding, again: Finding) -> bool:
-    return again.kind == "regressed" or worse_by(again) >= RECURS * worse_by(found)
 
 
 def worse_by(finding: Finding) -> float:
