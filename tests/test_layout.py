@@ -25,8 +25,8 @@ BUDGETS = {
     "pytest_distbench": Budget(264, 66_960),
     # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
     # each pattern in which a module may be wrong; models of a library; six more frameworks; shares of a slowdown;
-    # peaks of memory; CPU time of pairs; runs that load no torch
-    "tests": Budget(329, 64_275),
+    # peaks of memory; CPU time of pairs; runs that load no torch; both sets of processes of a confirmation
+    "tests": Budget(329, 64_295),
 }
 """A number that rises needs its reason in a comment on its line."""
 

@@ -155,6 +155,23 @@ def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
     assert fnmatch(reason, text)
 
 
+class Calms(Pairs):
+    """A candidate that is slower in its first three pairs alone."""
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        if len(self) == LOOKS[0]:
+            self._slower = 1.0
+        super().add(only=only)
+
+
+def test_where_the_second_set_does_not_run_later_pairs_of_the_first_decide() -> None:
+    case = suspect()
+    kind, _, pairs = confirm_case(Calms(1.3), case, rerun(case), exchanged=Pairs(1.0, breaks_at=0, error="no room"))
+
+    assert kind != "regressed"
+    assert pairs > LOOKS[0]
+
+
 def test_the_last_look_decides_by_the_pairs_that_there_are() -> None:
     case = suspect()
     confirmation = Confirmation(REQUEST, case, rerun(case))

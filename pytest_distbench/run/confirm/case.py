@@ -171,6 +171,7 @@ class Confirmation(Interleaved):
 
     def _crossed(self, pairs: Source, verdicts: list[Finding]) -> list[Finding]:
         """Go on in the second set of processes if a timing looks slower, and judge whether it is in both."""
+        self._unchecked, self.reserved_s = {}, 0.0
         if not isinstance(pairs, Crossed) or pairs.second is None or not self._suspect.are_timings:
             return verdicts
         found = self.interleaved(pairs)
@@ -184,7 +185,8 @@ class Confirmation(Interleaved):
         if not pairs.is_crossed:
             return verdicts
         others = [s.takes_s for key, s in self._rerun.suspects.items() if key != self.request.case.key]
-        self.reserved_s = self._rerun.others_s + sum(others) if red else 0.0
+        if red:
+            self.reserved_s = self._rerun.others_s + sum(others)
         second = self.interleaved(pairs.second) if len(pairs.second) > 1 else {}
         self._unchecked = {} if second else {v.metric: v for v in red}
         return crossed(verdicts, slower, first, second, is_last=len(pairs) >= self._looks[-1])
